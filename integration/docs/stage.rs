@@ -117,7 +117,7 @@ impl Stage {
     }
 
     #[track_caller]
-    fn shows_within(&mut self, title: &str, words: &str, patience: Duration) {
+    fn shows_within(&mut self, title: &str, words: &str, limit: Duration) {
         self.blocks(title);
         for block in self.blocks.iter().filter(|block| block.title() == title) {
             let Use::Transcript(transcript) = block.is_for() else {
@@ -125,7 +125,7 @@ impl Stage {
             };
             for (line, expected) in transcript {
                 // On a busy machine a shim may answer late, so repeat the command.
-                let end = Instant::now() + scaled(patience);
+                let end = Instant::now() + scaled(limit);
                 loop {
                     let printed = self.printed(&self.type_in(&format!("{line} {words}")));
                     if is_same(&expected, &printed, Rules::Live) {

@@ -83,11 +83,11 @@ fn a_create_that_hangs_ends_when_its_caller_gives_up_and_leaves_nothing() {
         let shim = bare(&host);
         gates.close(verb, "a");
         let request = gates.with(shim.create_request());
-        let patience = Duration::from_millis(500);
+        let limit = Duration::from_millis(500);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 shim.api()
-                    .deadline(patience)
+                    .deadline(limit)
                     .create(&request)
                     .expect_err("the call times out")
             });

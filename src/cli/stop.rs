@@ -121,7 +121,7 @@ impl Stops<'_> {
         let sockets = std::mem::take(&mut self.unasked);
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
-                Ok(asked) => self.asked(socket, asked, stdout)?,
+                Ok(asked) => self.take_answer(socket, asked, stdout)?,
                 // The pod has ended, or its shim was killed, so no pod is left to stop.
                 Err(NoAnswer::Ended | NoAnswer::Died) => {}
                 Err(NoAnswer::Unresponsive(why)) if gives_up => {
@@ -144,7 +144,7 @@ impl Stops<'_> {
         Ok(())
     }
 
-    fn asked(
+    fn take_answer(
         &mut self,
         socket: PathBuf,
         StopAnswer { pod, answer }: StopAnswer,

@@ -96,7 +96,7 @@ impl OciRuntime {
             verb,
             command,
             log,
-            limit: self.within.unwrap_or_else(|| self.patience.limit(verb)),
+            limit: self.within.unwrap_or_else(|| self.limits.limit(verb)),
             is_cancelable: verb.is_cancelable(),
         }
     }
@@ -147,7 +147,7 @@ impl OciRuntime {
                 })
             }
             Waited::Late => {
-                self.patience.was_late(verb);
+                self.limits.record_timeout(verb);
                 Err(RuntimeError::Late { verb, limit })
             }
             Waited::Canceled => Err(RuntimeError::Canceled { verb }),

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `runtime.rs`, `command.rs` | the runtime's commands, one method per verb |
-//! | `patience.rs`, `error.rs`, `log.rs` | the time limits and errors of these commands |
+//! | `limits.rs`, `error.rs`, `log.rs` | the time limits and errors of these commands |
 //! | `bundle.rs`, `config.rs` | the bundle's configuration, read and changed |
 //! | `options.rs`, `exit.rs` | files of the bundle: containerd's options, the recorded exit |
 //! | `shim_path.rs` | file of the bundle: the path of the shim |
@@ -67,6 +67,7 @@ mod init;
 mod kind;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod leftovers;
+mod limits;
 #[expect(
     clippy::disallowed_methods,
     reason = "the bundle and the OCI runtime's state: containerd's own directories, in memory"
@@ -77,7 +78,6 @@ mod log;
     reason = "the bundle, in memory; a file that options name is read on a thread"
 )]
 pub mod options;
-mod patience;
 #[expect(
     clippy::disallowed_methods,
     reason = "the OCI runtime's state is in memory; sleeps take a fraction of a millisecond"

@@ -23,8 +23,8 @@ use usher_linux::reaper::{Child, Expectation, Meter, Reaper};
 use usher_linux::stdio::ProcessStdio;
 
 use super::error::{RuntimeError, Verb};
+use super::limits::TimeLimits;
 use super::options::Options;
-use super::patience::Patience;
 use super::{Bundle, config, state};
 
 /// Default directory of runc's state, which is also the default of containerd's runc shim.
@@ -53,7 +53,7 @@ pub struct OciRuntime {
     /// Time limit of each command; `None` for the default limits.
     pub(super) within: Option<Duration>,
     /// Time limit of deletions, unless `within` is set.
-    pub(super) patience: Arc<Patience>,
+    pub(super) limits: Arc<TimeLimits>,
     /// Cgroup of the runtime's commands; `None` if they run in the shim's cgroup.
     pub(super) place: Option<Place>,
 }
@@ -75,7 +75,7 @@ impl OciRuntime {
             reaper,
             cancel_token: CancelToken::default(),
             within: None,
-            patience: Arc::default(),
+            limits: Arc::default(),
             place: None,
         }
     }

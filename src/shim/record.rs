@@ -208,7 +208,7 @@ impl Record {
     }
 
     /// Records that a signal was delivered to a container.
-    pub fn delivered(&mut self, now: Time, id: &ContainerId, signal: Signal, why: SignalReason) {
+    pub fn note_signal(&mut self, now: Time, id: &ContainerId, signal: Signal, why: SignalReason) {
         let what = match signal == Signal::KILL {
             true => What::Killed(why),
             false => What::Signalled { signal, why },
@@ -218,7 +218,7 @@ impl Record {
 
     /// Records a decision that the core reports. Some reports are only for the log: they change
     /// nothing here.
-    pub fn decided(&mut self, now: Time, report: &Report) {
+    pub fn note_report(&mut self, now: Time, report: &Report) {
         match report {
             Report::Held { name, .. } => self.note_of_name(now, name, What::Held),
             Report::Started { name, .. } => self.note_of_name(now, name, What::Ready),
@@ -346,7 +346,7 @@ impl Record {
             return;
         };
         match &what {
-            What::Executed => past.executed(now),
+            What::Executed => past.mark_executed(now),
             What::Ready => past.became_ready = Some(now),
             What::Signalled { why, .. } if why.is_stop() => {
                 past.stop_delivered.get_or_insert(now);
@@ -391,7 +391,7 @@ impl Past {
         self.name == name && self.kind == ContainerKind::Workload
     }
 
-    fn executed(&mut self, now: Time) {
+    fn mark_executed(&mut self, now: Time) {
         match self.executed {
             // The same container was restarted in place.
             Some(_) => self.restarts = self.restarts.saturating_add(1),
@@ -541,10 +541,10 @@ mod tests {
         let (mut record, id) = with("web", Role::App);
         let signal: Signal = "WINCH".parse().unwrap();
         record.note(at(2), &id, What::Executed);
-        record.delivered(at(3), &id, signal, SignalReason::Other);
-        record.delivered(at(4), &id, Signal::TERM, SignalReason::Other);
+        record.note_signal(at(3), &id, signal, SignalReason::Other);
+        record.note_signal(at(4), &id, Signal::TERM, SignalReason::Other);
         assert_eq!(record.names()[0].stop_delivered, None);
-        record.delivered(at(5), &id, signal, SignalReason::Turn);
+        record.note_signal(at(5), &id, signal, SignalReason::Turn);
         assert_eq!(record.names()[0].stop_delivered, Some(at(5)));
     }
 
@@ -558,7 +558,7 @@ mod tests {
             probe,
             SignalReason::GraceOver,
         ] {
-            record.delivered(at(2), &id, Signal::KILL, why);
+            record.note_signal(at(2), &id, Signal::KILL, why);
         }
         let kills: Vec<_> = record.names()[0].kills.clone().into_iter().collect();
         assert_eq!(
@@ -584,11 +584,11 @@ mod tests {
     #[test]
     fn the_last_probe_failure_is_kept_for_the_next_container_of_the_name() {
         let (mut record, _) = with("proxy", Role::Sidecar);
-        record.decided(
+        record.note_report(
             at(2),
             &probe_failed(ProbeKind::Startup, 1, "nobody listens"),
         );
-        record.decided(at(3), &probe_failed(ProbeKind::Startup, 2, "it says 503"));
+        record.note_report(at(3), &probe_failed(ProbeKind::Startup, 2, "it says 503"));
         assert_eq!(record.events().count(), 0);
         let second = ContainerId::from("id2");
         record.creates(
@@ -605,7 +605,7 @@ mod tests {
         let (mut record, _) = with("proxy", Role::Sidecar);
         for probe in [ProbeKind::Startup, ProbeKind::Liveness] {
             for failures in 1..=3 {
-                record.decided(at(2), &probe_failed(probe, failures, "no"));
+                record.note_report(at(2), &probe_failed(probe, failures, "no"));
             }
         }
         let kept: Vec<_> = record
@@ -632,10 +632,10 @@ mod tests {
             took: SECOND,
             used: Vec::new(),
         };
-        record.decided(at(2), &over);
+        record.note_report(at(2), &over);
         assert_eq!(record.steps().len(), 1);
         let with = "web".to_owned();
-        record.decided(
+        record.note_report(
             at(3),
             &Report::StartsOver {
                 with,

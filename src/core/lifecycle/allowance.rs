@@ -93,7 +93,7 @@ impl Allowance {
     /// Records that the attempt for execution `execution` is over: its measured `cost` replaces the
     /// reserved CPU time. Returns the expected cost of the container's next attempt, from `cost`
     /// and the last expected cost `known`. `None` if no such attempt was under way.
-    pub fn over(
+    pub fn finish(
         &mut self,
         now: Time,
         execution: u64,
@@ -140,12 +140,12 @@ mod tests {
         }
         assert!(allowance.free_at(UNKNOWN) > now);
         for execution in 0..10 {
-            let next = allowance.over(now, execution, ms(1), None);
+            let next = allowance.finish(now, execution, ms(1), None);
             assert_eq!(next, Some(ms(1) + HANDLING));
         }
         assert!(allowance.free_at(UNKNOWN) <= now);
         // An attempt that never began is ignored.
-        assert_eq!(allowance.over(now, 11, ms(1), None), None);
+        assert_eq!(allowance.finish(now, 11, ms(1), None), None);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         );
         assert!(allowance.free_at(Duration::MAX) < now.after(Duration::from_secs(29)));
         allowance.begin(now, 2, Duration::MAX);
-        allowance.over(now, 2, Duration::MAX, Some(Duration::MAX));
+        allowance.finish(now, 2, Duration::MAX, Some(Duration::MAX));
         assert!(allowance.free_at(Duration::ZERO) > now);
     }
 
@@ -187,7 +187,7 @@ mod tests {
                     if let Some((at, cost)) = ends[n] && at <= now {
                         ends[n] = None;
                         spent.push((now, cost));
-                        known[n] = allowance.over(now, n as u64, cost, known[n]);
+                        known[n] = allowance.finish(now, n as u64, cost, known[n]);
                     }
                     let expected = allowance.expected(known[n]);
                     if ends[n].is_none() && allowance.free_at(expected) <= now {

@@ -22,14 +22,14 @@ const WITHHELD_AT_MOST: usize = 16;
 
 impl Pod {
     /// Answers a stop request, or delays the answer: records it for the rule `answer_is_due`. The
-    /// rule sends the answer before the caller, which waits for `patience`, gives up.
+    /// rule sends the answer before the caller, which waits for `call_timeout`, gives up.
     pub(super) fn answer_stop(
         &mut self,
         id: &ContainerId,
         request: RequestId,
-        patience: Option<Duration>,
+        call_timeout: Option<Duration>,
     ) {
-        let bound = patience.map(|patience| patience.saturating_sub(ANSWER_LEAD));
+        let bound = call_timeout.map(|call_timeout| call_timeout.saturating_sub(ANSWER_LEAD));
         self.on_event(id, Pod::answer_delay, |context, longest| {
             let withheld = bound.map_or(longest, |bound| longest.min(bound));
             context.withhold(request, withheld);

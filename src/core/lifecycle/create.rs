@@ -58,7 +58,7 @@ impl Pod {
         }
         if new.kind == ContainerKind::Workload && self.sandbox_is_gone {
             // The caller creates the container again in the next sandbox.
-            self.history.wanted(&new.name);
+            self.history.record_attempt(&new.name);
             return Err(Refusal::SandboxGone { name: new.name });
         }
         if let Some(plan) = plan {
@@ -170,13 +170,13 @@ impl Pod {
         self.now = now;
         self.suspended_rules.forget(id);
         match self.containers.remove(id) {
-            Some(container) => self.removed(id, &container),
+            Some(container) => self.clear_removed(id, &container),
             None => self.out.report(Report::TooLate { id: id.clone() }),
         }
         self.settle(now);
     }
 
-    fn removed(&mut self, id: &ContainerId, container: &Container) {
+    fn clear_removed(&mut self, id: &ContainerId, container: &Container) {
         // The container is gone, so all of its stop requests are answered.
         let kills = container.kills.iter().map(|(request, _)| *request);
         let answers = container.answers.iter().map(|answer| answer.request);
@@ -236,14 +236,14 @@ impl Pod {
             was_signaled: false,
             caller_restarts: false,
         };
-        self.history.ended(name, number, end, fatal);
+        self.history.record_end(name, number, end, fatal);
     }
 
     /// Records that container `number` of this name belongs to the current run. From now on the
     /// name counts even if it is optional: other containers wait for it, and it has its turn in a
     /// termination.
     pub(super) fn came(&mut self, name: &str, number: u64) {
-        self.history.created(name, number);
+        self.history.record_creation(name, number);
         if let Some(plan) = &mut self.plan {
             plan.mark_present(name);
         }
@@ -273,7 +273,11 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    pub(super) fn created(&mut self, outcome: Result<(), InvalidTransition>, arrival: Arrival) {
+    pub(super) fn apply_arrival(
+        &mut self,
+        outcome: Result<(), InvalidTransition>,
+        arrival: Arrival,
+    ) {
         if self.ok_or_log(outcome).is_none() {
             return;
         }

@@ -146,7 +146,7 @@ impl ContainerContext<'_> {
     }
 
     fn refuse_start(&mut self, refusal: Refusal) {
-        let outcome = self.container.state.not_started();
+        let outcome = self.container.state.take_back_start();
         if let Some(request) = self.ok_or_log(outcome) {
             self.out.answer_start(self.id, request, Err(refusal));
         }
@@ -196,7 +196,7 @@ impl ContainerContext<'_> {
             termination.extension.begin();
         }
         self.container.termination_work = TerminationWork::Turn(Some(self.now));
-        self.history.deferred(&self.container.name);
+        self.history.record_defer_run(&self.container.name);
         self.release();
     }
 
@@ -339,7 +339,7 @@ impl ContainerContext<'_> {
         if self.ok_or_log(outcome).is_some() {
             let (name, number) = (&self.container.name, self.container.number);
             if let Some((end, fatal)) = end {
-                self.history.ended(name, number, end, fatal);
+                self.history.record_end(name, number, end, fatal);
             }
             self.history
                 .record_exit((name, number), self.now, code, reason);
@@ -373,7 +373,7 @@ impl ContainerContext<'_> {
         if let Some(request) = &mut self.container.request
             && !due.is_empty()
         {
-            request.answered(now);
+            request.mark_answered(now);
         }
         for answer in due {
             self.out.answer_kill(answer.request);
@@ -389,7 +389,7 @@ impl ContainerContext<'_> {
         }
         if let Some(running) = self.container.state.as_running() {
             let (name, took) = (self.container.name.clone(), self.now.since(running.since));
-            self.history.started(&name, self.container.number);
+            self.history.record_start(&name, self.container.number);
             self.out.report(Report::Started { name, took });
         }
     }

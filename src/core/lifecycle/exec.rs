@@ -197,7 +197,7 @@ impl Pod {
         status: Option<ExitStatus>,
     ) {
         self.now = now;
-        self.with_container(id, |context| context.exec_over(exec_id, status));
+        self.with_container(id, |context| context.record_exec_end(exec_id, status));
         self.settle(now);
     }
 
@@ -226,7 +226,7 @@ impl Pod {
         self.on_event(
             id,
             |pod, container| pod.failed(container, SignalReason::PostStartFailed),
-            |context, failed| context.post_started(execution, outcome, failed),
+            |context, failed| context.record_post_start(execution, outcome, failed),
         );
         self.settle(now);
     }
@@ -277,14 +277,14 @@ impl ContainerContext<'_> {
                 may_be_pre_stop: pre_stop.is_some(),
             };
             let (name, number) = (&self.container.name, self.container.number);
-            self.history.not_started(name, number);
+            self.history.withdraw_start(name, number);
         }
         if let Some(request) = pre_stop {
             self.container.add_pre_stop_request(request);
         }
     }
 
-    pub(super) fn exec_over(&mut self, exec_id: &str, status: Option<ExitStatus>) {
+    pub(super) fn record_exec_end(&mut self, exec_id: &str, status: Option<ExitStatus>) {
         self.container.execs.exit(exec_id, status);
         let (now, is_request_doubtful) = (self.now, self.container.is_request_doubtful());
         let post_start = self.container.state.post_start_mut();
@@ -340,7 +340,12 @@ impl ContainerContext<'_> {
         }
     }
 
-    fn post_started(&mut self, execution: u64, outcome: Result<(), ActionError>, failed: Decision) {
+    fn record_post_start(
+        &mut self,
+        execution: u64,
+        outcome: Result<(), ActionError>,
+        failed: Decision,
+    ) {
         let running = self.container.state.as_running_mut();
         let Some(running) = running.filter(|known| known.execution == execution) else {
             return;

@@ -58,7 +58,7 @@ impl Pod {
         }
         self.now = now;
         self.with_container(id, |context| {
-            context.container.state.process_exited();
+            context.container.state.mark_reaped();
             let id = context.id.clone();
             context.out.push(Action::KillRest { id, status });
         });
@@ -69,8 +69,8 @@ impl Pod {
     /// or restarts the program in place.
     pub fn handle_container_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         self.now = now;
-        self.with_container(id, |context| context.container.state.process_exited());
-        self.exited(id, Some(status));
+        self.with_container(id, |context| context.container.state.mark_reaped());
+        self.handle_exit(id, Some(status));
         // Before a restart in place, the runtime state of the last process has to be cleaned up. In
         // all other cases the cleanup comes last, after everything that waits for this exit.
         let is_in_the_way = self.will_run_again(id);
@@ -86,12 +86,12 @@ impl Pod {
 
     /// Handles an exit of the container's process; does nothing for `None`. The report of an
     /// execution passes on an exit that arrived before it, if there is one.
-    pub(super) fn exited(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
+    pub(super) fn handle_exit(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
             self.on_event(
                 id,
                 |pod, it| pod.exit_of(it, status),
-                |context, exit| context.exited(exit),
+                |context, exit| context.handle_exit(exit),
             );
         }
     }
@@ -260,19 +260,19 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    fn exited(&mut self, exit: Exit) {
+    fn handle_exit(&mut self, exit: Exit) {
         match exit {
             Exit::Early(status) => {
-                let outcome = self.container.state.exits_early(status);
+                let outcome = self.container.state.record_early_exit(status);
                 self.ok_or_log(outcome);
             }
             Exit::OfNoProcess => {}
             Exit::Restarts(ran, status) => self.back_off(ran, status),
-            Exit::ForGood(last) => self.ended(*last),
+            Exit::ForGood(last) => self.end_for_good(*last),
         }
     }
 
-    fn ended(&mut self, last: Last) {
+    fn end_for_good(&mut self, last: Last) {
         if self.container.kind == ContainerKind::Sandbox {
             *self.sandbox_is_gone = true;
             // The death of the sandbox confirms an inferred termination.
@@ -285,7 +285,7 @@ impl ContainerContext<'_> {
         }
         if let Some((end, fatal)) = last.end {
             let (name, number) = (&self.container.name, self.container.number);
-            self.history.ended(name, number, end, fatal);
+            self.history.record_end(name, number, end, fatal);
         }
         if last.is_withheld {
             let outcome = self.container.state.withhold(self.now);
@@ -294,7 +294,7 @@ impl ContainerContext<'_> {
         }
         let reason = self.container.exit_reason(self.termination.as_deref());
         let exit = self.final_exit(last.code);
-        let outcome = self.container.state.exited(exit);
+        let outcome = self.container.state.exit(exit);
         let Some(start) = self.ok_or_log(outcome) else {
             return;
         };

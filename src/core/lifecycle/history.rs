@@ -111,7 +111,7 @@ pub(super) struct End {
 impl History {
     /// Records that container `number`, which is being created or joins the run that begins, is the
     /// last of its name. The exit of the container before it is forgotten.
-    pub fn created(&mut self, name: &str, number: u64) {
+    pub fn record_creation(&mut self, name: &str, number: u64) {
         if self.names.len() >= NAMES_AT_MOST && !self.names.contains_key(name) {
             self.incomplete = true;
             return;
@@ -128,7 +128,7 @@ impl History {
 
     /// Records that the caller has tried to create a container of the name after the sandbox was
     /// gone. So the work of this name is not done, and its last exit code is forgotten.
-    pub fn wanted(&mut self, name: &str) {
+    pub fn record_attempt(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.code = None;
         }
@@ -136,7 +136,7 @@ impl History {
 
     /// Records the end of container `number`. `fatal` is the reason for the pod's end if this exit
     /// ends the pod. Does nothing if the name has a later container.
-    pub fn ended(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
+    pub fn record_end(&mut self, name: &str, number: u64, end: End, fatal: Option<Cause>) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
         {
@@ -241,7 +241,7 @@ impl History {
     }
 
     /// Records that the turn of a defer container of the name begins: its program is executed.
-    pub fn deferred(&mut self, name: &str) {
+    pub fn record_defer_run(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.deferred = true;
         }
@@ -261,7 +261,7 @@ impl History {
     }
 
     /// Records that the program of container `number` is executed.
-    pub fn ran(&mut self, name: &str, number: u64) {
+    pub fn record_run(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name) {
             record.ran = Some(number);
         }
@@ -275,7 +275,7 @@ impl History {
     }
 
     /// Records that container `number` is started.
-    pub fn started(&mut self, name: &str, number: u64) {
+    pub fn record_start(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
         {
@@ -285,7 +285,7 @@ impl History {
 
     /// Takes back that container `number` was started, because its postStart handler has begun only
     /// now and must succeed first.
-    pub fn not_started(&mut self, name: &str, number: u64) {
+    pub fn withdraw_start(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name) {
             record.started.take_if(|first| *first == number);
         }

@@ -25,13 +25,13 @@ impl Pod {
         outcome: Result<(), ActionError>,
     ) {
         self.now = now;
-        self.with_container(id, |context| context.hooked(kind, outcome));
+        self.with_container(id, |context| context.record_hook_end(kind, outcome));
         self.settle(now);
     }
 }
 
 impl ContainerContext<'_> {
-    fn hooked(&mut self, kind: HookKind, outcome: Result<(), ActionError>) {
+    fn record_hook_end(&mut self, kind: HookKind, outcome: Result<(), ActionError>) {
         let was_running = match (kind, self.container.state.stop_mut()) {
             (HookKind::Termination, _) => self.container.is_hooked(),
             (HookKind::PreStop, None) => false,

@@ -120,18 +120,18 @@ impl Pod {
         self.now = now;
         // The CPU time of an attempt counts even if its container was removed meanwhile.
         let known = self.known(id).ok().and_then(|it| it.probe_cost);
-        let expected = self.allowance.over(now, execution, cost, known);
+        let expected = self.allowance.finish(now, execution, cost, known);
         self.with_container(id, |context| {
             context.container.probe_cost = expected.or(known);
             context.record_extension_probe(execution, outcome.is_ok());
-            context.watched(execution, outcome);
+            context.record_probe(execution, outcome);
         });
         self.settle(now);
     }
 }
 
 impl ContainerContext<'_> {
-    fn watched(&mut self, execution: u64, outcome: Result<(), ActionError>) {
+    fn record_probe(&mut self, execution: u64, outcome: Result<(), ActionError>) {
         let now = self.now;
         let Some(running) = self.container.state.as_running_mut() else {
             return;

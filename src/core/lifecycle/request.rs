@@ -242,7 +242,7 @@ impl StopRequest {
     }
 
     /// Records that the request is answered at `now`. The caller's timer starts then.
-    pub fn answered(&mut self, now: Time) {
+    pub fn mark_answered(&mut self, now: Time) {
         if let RequestKind::Stop(stop) = &mut self.kind {
             stop.withheld = stop.withheld.min(now.since(stop.at));
         }

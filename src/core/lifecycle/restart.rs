@@ -46,7 +46,7 @@ impl BackOff {
     /// Returns the wait before the restart of a program that has run for `ran`, outside of a
     /// termination: 0 at first and after a run of ten minutes. Doubles the wait for the next time,
     /// and forgets the waits of an earlier termination.
-    fn after(&mut self, ran: Duration) -> Duration {
+    fn next_wait(&mut self, ran: Duration) -> Duration {
         self.in_an_end = None;
         if ran >= FORGOTTEN_AFTER {
             self.next = Duration::ZERO;
@@ -94,13 +94,13 @@ impl Pod {
         };
         let exit = self.on_event(id, hidden_exit, |context, hidden_exit| match outcome {
             _ if !context.container.state.is_restarting() => None,
-            Ok(()) => context.restarted(),
+            Ok(()) => context.complete_restart(),
             Err(reason) => {
-                context.not_restarted(reason, hidden_exit);
+                context.fail_restart(reason, hidden_exit);
                 None
             }
         });
-        self.exited(id, exit.flatten());
+        self.handle_exit(id, exit.flatten());
         self.settle(now);
     }
 }
@@ -109,9 +109,12 @@ impl ContainerContext<'_> {
     /// Records that the program was restarted. If the caller has run a postStart handler before,
     /// tells the driver to repeat it. Returns the exit of the new process if this exit arrived
     /// before the outcome of the restart.
-    fn restarted(&mut self) -> Option<ExitStatus> {
+    fn complete_restart(&mut self) -> Option<ExitStatus> {
         let (execution, watch) = (self.count_execution(), self.first_probe());
-        let outcome = self.container.state.restarted(self.now, execution, watch);
+        let outcome = self
+            .container
+            .state
+            .complete_restart(self.now, execution, watch);
         let exit = self.ok_or_log(outcome)?;
         let post_start = self.container.state.post_start();
         if matches!(post_start, Some(PostStart::Repeating { .. })) {
@@ -122,7 +125,7 @@ impl ContainerContext<'_> {
         exit
     }
 
-    fn not_restarted(&mut self, reason: ActionError, hidden_exit: Option<Decision>) {
+    fn fail_restart(&mut self, reason: ActionError, hidden_exit: Option<Decision>) {
         let status = self.container.state.last_status();
         let name = self.container.name.clone();
         self.out.report(Report::NotRestarted { name, reason });
@@ -139,7 +142,7 @@ impl ContainerContext<'_> {
         let back_off = &mut self.container.back_off;
         let wait = match self.termination.is_some() {
             true => back_off.next_wait_in_termination(),
-            false => back_off.after(ran),
+            false => back_off.next_wait(ran),
         };
         let now = self.now;
         if let Some(post_start) = self.container.state.post_start_mut() {
@@ -298,16 +301,16 @@ mod tests {
     fn the_back_off_doubles_from_ten_seconds_to_five_minutes_and_is_forgotten() {
         let mut back_off = BackOff::default();
         let waits: Vec<u64> = (0..8)
-            .map(|_| back_off.after(Duration::from_secs(599)).as_secs())
+            .map(|_| back_off.next_wait(Duration::from_secs(599)).as_secs())
             .collect();
         assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(back_off.after(Duration::from_secs(600)), Duration::ZERO);
+        assert_eq!(back_off.next_wait(Duration::from_secs(600)), Duration::ZERO);
     }
 
     #[test]
     fn inside_an_end_the_back_off_is_0_1_2_then_4_seconds() {
         let mut back_off = BackOff::default();
-        back_off.after(Duration::ZERO);
+        back_off.next_wait(Duration::ZERO);
         assert!(!back_off.was_scheduled_in_termination());
         let waits: Vec<u64> = (0..5)
             .map(|_| back_off.next_wait_in_termination().as_secs())
@@ -315,7 +318,7 @@ mod tests {
         assert_eq!(waits, [0, 1, 2, 4, 4]);
         assert!(back_off.was_scheduled_in_termination());
         // The earlier back-off continues if the termination is disproved.
-        assert_eq!(back_off.after(Duration::ZERO), FIRST);
+        assert_eq!(back_off.next_wait(Duration::ZERO), FIRST);
         assert_eq!(back_off.peek_wait_in_termination(), Duration::ZERO);
     }
 }

@@ -61,7 +61,7 @@ impl AutoBudget {
 }
 
 impl Pod {
-    /// Handles a Start. Its caller gives up after `patience`, or never if this is `None`. The
+    /// Handles a Start. Its caller gives up after `call_timeout`, or never if this is `None`. The
     /// answer comes as [`Action::AnswerStart`](super::Action::AnswerStart), now or later. If the
     /// container's turn does not come in time, the answer comes before the caller gives up. The
     /// start mode decides if this answer is a refusal, or a success after which the container is
@@ -71,13 +71,13 @@ impl Pod {
         now: Time,
         id: &ContainerId,
         request: RequestId,
-        patience: Option<Duration>,
+        call_timeout: Option<Duration>,
     ) {
         self.now = now;
         let blocked = Blocked {
             request,
             since: now,
-            deadline: patience.map(|patience| now.after(patience)),
+            deadline: call_timeout.map(|call_timeout| now.after(call_timeout)),
             is_wait_noted: false,
         };
         let started = self.on_call(id, Pod::check_is_created, |context, ()| {
@@ -121,7 +121,7 @@ impl Pod {
             }
             match context.container.state.as_blocked() {
                 Some(_) => {
-                    let outcome = context.container.state.not_started();
+                    let outcome = context.container.state.take_back_start();
                     context.ok_or_log(outcome);
                 }
                 // The program is being executed, or the parked process is being killed. An answer
@@ -145,11 +145,11 @@ impl Pod {
             id,
             Pod::code_if_not_released,
             |context, code| match outcome {
-                Ok(()) => context.released(),
-                Err(reason) => context.not_released(code, reason),
+                Ok(()) => context.complete_release(),
+                Err(reason) => context.fail_release(code, reason),
             },
         );
-        self.exited(id, exit.flatten());
+        self.handle_exit(id, exit.flatten());
         self.settle(now);
     }
 
@@ -168,17 +168,17 @@ impl Pod {
 impl ContainerContext<'_> {
     /// Records that the program was executed, and answers an open Start with success. Returns the
     /// exit status if the process has exited already.
-    fn released(&mut self) -> Option<ExitStatus> {
+    fn complete_release(&mut self) -> Option<ExitStatus> {
         let (execution, watch) = (self.count_execution(), self.first_probe());
         let post_start = self.possible_post_start();
         let container = &mut self.container;
         let outcome = container
             .state
-            .released(self.now, execution, watch, post_start);
+            .complete_release(self.now, execution, watch, post_start);
         let releasing = self.ok_or_log(outcome)?;
         self.container.place = execution;
         let (name, number) = (&self.container.name, self.container.number);
-        self.history.ran(name, number);
+        self.history.record_run(name, number);
         if let Some(request) = releasing.open_start() {
             self.out.answer_start(self.id, request, Ok(()));
         }
@@ -189,9 +189,9 @@ impl ContainerContext<'_> {
     /// Handles a failed release: the program could not be executed. Refuses an open Start. After an
     /// answered Start, ends the container with exit code `code`, unless its process has exited
     /// already. Returns that earlier exit.
-    fn not_released(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
+    fn fail_release(&mut self, code: u32, reason: ActionError) -> Option<ExitStatus> {
         let was_killed = self.container.state.stop().is_killed();
-        let outcome = self.container.state.not_released(self.now);
+        let outcome = self.container.state.take_back_release(self.now);
         let releasing = self.ok_or_log(outcome)?;
         let name = self.container.name.clone();
         match (releasing.open_start(), releasing.exit) {
@@ -396,7 +396,7 @@ impl Pod {
     }
 
     /// The latest time of the answer to a Start in start mode `Auto`: the budget is used up, or
-    /// half of its caller's patience is over.
+    /// half of the call's timeout is over.
     pub(super) fn start_answered_by(&self, blocked: &Blocked) -> Time {
         let budget = self.auto_budget.ends(self.now);
         match blocked.deadline {

@@ -54,7 +54,7 @@ pub struct Kill {
     pub all: bool,
     /// The timeout of the call, if it has one. The timeout of kubelet's call reveals the real grace
     /// period.
-    pub patience: Option<Duration>,
+    pub call_timeout: Option<Duration>,
 }
 
 /// The meaning of a signal of the caller.
@@ -84,7 +84,7 @@ impl Pod {
             context.note(request, kill, wanted)
         }) {
             // The delay of the answer depends on the meaning of the request, which is known now.
-            Ok(true) => self.answer_stop(id, request, kill.patience),
+            Ok(true) => self.answer_stop(id, request, kill.call_timeout),
             Ok(false) => {}
             Err(refusal) => self.out.push(Action::AnswerKill {
                 request,
@@ -98,7 +98,7 @@ impl Pod {
     /// not to stop it, while the program is not executed yet.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let state = &container.state;
-        let grace = self.real_grace(container, kill.patience);
+        let grace = self.real_grace(container, kill.call_timeout);
         let is_stop = self.is_stop_signal(container, kill);
         let is_kill = kill.signal == Signal::KILL;
         let signal = self.delivered_signal(container, kill);
@@ -383,7 +383,7 @@ impl Pod {
     fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
         let is_one = match self.has_sandbox() {
-            true => kill.patience.is_some() || kill.signal == Signal::TERM,
+            true => kill.call_timeout.is_some() || kill.signal == Signal::TERM,
             false => STOP_SIGNALS.contains(&kill.signal) || own == Some(kill.signal),
         };
         is_one && kill.signal != Signal::KILL
@@ -393,7 +393,7 @@ impl Pod {
     /// `stop-signal`) replaces the signal of CRI's stop, and any TERM.
     fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
         // Only CRI's Kill carries a deadline: that of kubelet's call.
-        let is_of_cri = self.has_sandbox() && kill.patience.is_some();
+        let is_of_cri = self.has_sandbox() && kill.call_timeout.is_some();
         let own = self.own_stop_signal(container);
         own.filter(|_| is_of_cri || kill.signal == Signal::TERM)
             .unwrap_or(kill.signal)
@@ -420,10 +420,10 @@ impl Pod {
     /// The grace period that the caller of a Kill gives, derived from the call's timeout: kubelet
     /// waits for the grace period plus a fixed time. The annotated grace period is the upper limit,
     /// and applies if the timeout tells nothing.
-    fn real_grace(&self, container: &Container, patience: Option<Duration>) -> Duration {
+    fn real_grace(&self, container: &Container, call_timeout: Option<Duration>) -> Duration {
         let annotated = self.annotated_grace(container);
         let base = self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT);
-        match patience.and_then(|patience| patience.checked_sub(base)) {
+        match call_timeout.and_then(|call_timeout| call_timeout.checked_sub(base)) {
             // Round up: kubelet counts whole seconds, and some time has passed since it sent the
             // call.
             Some(real) if !real.is_zero() => whole_seconds(real).min(annotated),

@@ -187,7 +187,7 @@ pub trait Node {
     fn call_in(&mut self, wait: Duration, call: Call);
 
     /// Sends a signal. Returns the number of the request.
-    fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId;
+    fn kill(&mut self, id: &'static str, signal: Signal, call_timeout: Duration) -> RequestId;
 
     /// True if a Kill was answered.
     fn is_answered(&self, request: RequestId) -> bool;
@@ -202,7 +202,7 @@ pub trait Node {
     fn behave(&mut self, name: &str, script: Script);
 
     /// Creates and starts the sandbox. From now on each Create has this timeout.
-    fn open(&mut self, patience: Duration);
+    fn open(&mut self, call_timeout: Duration);
 
     /// Removes the sandbox with everything in it. The next Create opens another sandbox, with a
     /// shim of its own.

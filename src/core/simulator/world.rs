@@ -316,9 +316,9 @@ impl World {
 
     fn perform(&mut self, call: Call) {
         match call {
-            Call::Run(name, patience) => self.create(name, Some(patience)),
+            Call::Run(name, call_timeout) => self.create(name, Some(call_timeout)),
             Call::Create(name) => self.create(name, None),
-            Call::Start(name, patience) => self.start(name, patience),
+            Call::Start(name, call_timeout) => self.start(name, call_timeout),
             Call::GiveUp(name) => {
                 let id = ContainerId::from(name);
                 let starts = self.processes.get_mut(&id).map(|process| {
@@ -334,7 +334,7 @@ impl World {
                     self.pod.handle_start_abandoned(self.now, &id, request);
                 }
             }
-            Call::Kill(name, signal, patience) => self.kill(name, signal, false, patience),
+            Call::Kill(name, signal, call_timeout) => self.kill(name, signal, false, call_timeout),
             Call::KillLeftovers(name) => self.kill(name, Signal::KILL, true, None),
             Call::PreStopOver(name) => {
                 let id = ContainerId::from(name);
@@ -419,27 +419,27 @@ impl World {
         }
     }
 
-    fn kill(&mut self, name: &str, signal: Signal, all: bool, patience: Option<Duration>) {
+    fn kill(&mut self, name: &str, signal: Signal, all: bool, call_timeout: Option<Duration>) {
         let request = self.request();
         self.asked.push(request);
         let kill = Kill {
             signal,
             all,
-            patience,
+            call_timeout,
         };
         self.pod
             .handle_kill(self.now, &ContainerId::from(name), request, kill);
     }
 
-    fn start(&mut self, name: &str, patience: Option<Duration>) {
+    fn start(&mut self, name: &str, call_timeout: Option<Duration>) {
         let request = self.request();
         let id = ContainerId::from(name);
         self.asked.push(request);
-        self.start_calls.insert(request, (self.now, patience));
+        self.start_calls.insert(request, (self.now, call_timeout));
         if let Some(process) = self.processes.get_mut(&id) {
             process.starts.push(request);
         }
-        self.pod.handle_start(self.now, &id, request, patience);
+        self.pod.handle_start(self.now, &id, request, call_timeout);
     }
 
     fn happen(&mut self, event: Event) {
@@ -456,8 +456,8 @@ impl World {
                 process.alive = true;
                 let start = process.start_when_created.take();
                 self.pod.handle_created(self.now, &id);
-                if let Some(patience) = start {
-                    self.start(id.as_str(), patience);
+                if let Some(call_timeout) = start {
+                    self.start(id.as_str(), call_timeout);
                 }
             }
             Event::Released(id) => self.released(&id),
@@ -616,8 +616,8 @@ impl World {
 
     fn answer(&mut self, request: RequestId) {
         *self.answered.entry(request).or_default() += 1;
-        if let Some((asked, patience)) = self.start_calls.remove(&request) {
-            self.start_waits.push((self.now.since(asked), patience));
+        if let Some((asked, call_timeout)) = self.start_calls.remove(&request) {
+            self.start_waits.push((self.now.since(asked), call_timeout));
             self.blocked.push((asked, self.now));
         }
     }
@@ -809,8 +809,8 @@ impl Node for World {
         World::call_in(self, wait, call);
     }
 
-    fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId {
-        World::call(self, Call::Kill(id, signal, Some(patience)));
+    fn kill(&mut self, id: &'static str, signal: Signal, call_timeout: Duration) -> RequestId {
+        World::call(self, Call::Kill(id, signal, Some(call_timeout)));
         self.asked.last().copied().unwrap_or(RequestId(0))
     }
 
@@ -832,8 +832,8 @@ impl Node for World {
         self.scripts.insert(name.to_owned(), script);
     }
 
-    fn open(&mut self, patience: Duration) {
-        self.create_timeout = Some(patience);
+    fn open(&mut self, call_timeout: Duration) {
+        self.create_timeout = Some(call_timeout);
         World::open(self);
     }
 

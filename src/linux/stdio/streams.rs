@@ -397,7 +397,7 @@ impl Streams {
     /// Handles the exit of the process. Of a terminal, only the output so far is passed on, even if
     /// another process has the terminal open. Returns the output that clients have to read before
     /// the exit is reported.
-    pub fn ended(&mut self) -> Option<Unread> {
+    pub fn handle_exit(&mut self) -> Option<Unread> {
         self.spare = None;
         self.messages = None;
         self.reach(Phase::Ended);

@@ -49,7 +49,7 @@ pub(super) async fn make(
     let said = tokio::select! {
         biased;
         () = token.canceled() => Err(too_late("canceled")),
-        said = timeout(MADE_WITHIN, maker.said()) => {
+        said = timeout(MADE_WITHIN, maker.read_holder_pid()) => {
             said.unwrap_or_else(|_| Err(too_late("took longer than 20 s")))
         }
     };
@@ -87,8 +87,8 @@ impl Maker {
         })
     }
 
-    /// PID of the process that holds the namespaces, as reported by the maker.
-    async fn said(&mut self) -> Result<i32, EngineError> {
+    /// Reads the PID of the process that holds the namespaces, as the maker reports it.
+    async fn read_holder_pid(&mut self) -> Result<i32, EngineError> {
         let mut words = String::new();
         let said = (&mut self.said).take(MESSAGE_AT_MOST);
         let read = { said }.read_to_string(&mut words).await;

@@ -32,7 +32,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 pub struct CreateCall {
     pub order: Order,
     /// Time that the caller waits for the answer. `None` if the call has no deadline.
-    pub patience: Option<Duration>,
+    pub call_timeout: Option<Duration>,
 }
 
 /// The parameters of a Checkpoint call.
@@ -64,7 +64,7 @@ pub struct KillCall {
     pub signal: u32,
     pub all: bool,
     /// Time that the caller waits for the answer. `None` if the call has no deadline.
-    pub patience: Option<Duration>,
+    pub call_timeout: Option<Duration>,
 }
 
 /// Exit status and time of a process, as reported to the caller.

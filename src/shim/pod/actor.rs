@@ -197,7 +197,7 @@ impl Actor {
                 Action::Signal { id, order } => self.signal(&id, order),
                 Action::CancelWork { id } => self.cancel_work(&id),
                 Action::KillRest { id, status } => self.kill_rest(&id, status),
-                Action::ExitUnrestored { id, status } => self.init_ended(&id, status),
+                Action::ExitUnrestored { id, status } => self.handle_init_exit(&id, status),
                 Action::PostStart { id, execution } => self.post_start(id, execution),
                 Action::Restart { id, is_cleaned_up } => self.restart(&id, is_cleaned_up),
                 Action::CancelRestart { id } => self.cancel_restart(&id),
@@ -228,7 +228,7 @@ impl Actor {
                     last_words,
                 } => self.write_message(&id, &message, last_words),
                 Action::Report(report) => {
-                    self.record.decided(self.now(), &report);
+                    self.record.note_report(self.now(), &report);
                     self.node.archive.decided(&report);
                     reports.push(report);
                 }

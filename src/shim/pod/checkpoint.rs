@@ -75,10 +75,10 @@ impl Actor {
             let new_init = restoration.restore(streams.as_mut(), &token).await?;
             Ok::<_, EngineError>((new_init, streams))
         };
-        self.operate(id, Wanted::UntilDeleted, work, Actor::restored);
+        self.operate(id, Wanted::UntilDeleted, work, Actor::finish_restore);
     }
 
-    fn restored(&mut self, id: &ContainerId, outcome: Result<Restored, EngineError>) {
+    fn finish_restore(&mut self, id: &ContainerId, outcome: Result<Restored, EngineError>) {
         let now = self.now();
         let outcome = outcome.map(|(new_init, streams)| {
             if let (Some(streams), Some(task)) = (streams, self.tasks.get_mut(id)) {

@@ -45,7 +45,7 @@ impl Actor {
         let options = CreateOptions {
             oom_score: self.score_for_bundle(&id),
             may_restart: self.core.may_restart_in_place(&id),
-            has_deadline: call.patience.is_some(),
+            has_deadline: call.call_timeout.is_some(),
         };
         let (order, under) = (call.order, token.clone());
         let work = async move {
@@ -58,7 +58,13 @@ impl Actor {
             reply,
             cancels: Some(token),
         };
-        self.operate_for(&id, Wanted::UntilDeleted, caller, work, Actor::created);
+        self.operate_for(
+            &id,
+            Wanted::UntilDeleted,
+            caller,
+            work,
+            Actor::finish_create,
+        );
     }
 
     /// Makes all checks that may refuse the call, and adds the container to the core and to the
@@ -67,7 +73,10 @@ impl Actor {
         &mut self,
         call: &CreateCall,
     ) -> Result<(Arc<dyn Container>, CancelToken), CallError> {
-        let CreateCall { order, patience } = call;
+        let CreateCall {
+            order,
+            call_timeout,
+        } = call;
         if order.sandbox.is_some() {
             let living = self.tasks.keys().find(|id| self.core.is_sandbox(id));
             self.sandbox_end.refuse_second(&order.id, living)?;
@@ -85,7 +94,8 @@ impl Actor {
         let (name, kind) = (new.name.clone(), new.kind);
         let facts = Facts::from(&new.facts);
         let now = self.now();
-        self.core.handle_create(now, &id, new, plan, *patience)?;
+        self.core
+            .handle_create(now, &id, new, plan, *call_timeout)?;
         self.meta
             .learn(&order.id, &read.annotations, self.tasks.is_empty());
         let role = self.core.role_of(&id);
@@ -99,7 +109,7 @@ impl Actor {
         Ok((container, token))
     }
 
-    fn created(
+    fn finish_create(
         &mut self,
         id: &ContainerId,
         outcome: Result<(Created, TaskCreate), EngineError>,
@@ -108,7 +118,7 @@ impl Actor {
         let (created, event) = match outcome {
             Ok(created) => created,
             Err(error) => {
-                self.undone(id);
+                self.remove_failed_creation(id);
                 return drop(reply.send(Err(error.into())));
             }
         };
@@ -153,21 +163,21 @@ impl Actor {
         }
         let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
             let status = status_or_kill(outcome, || init.end());
-            actor.init_ended(id, status);
+            actor.handle_init_exit(id, status);
         };
         self.operate(id, Wanted::UntilReplaced, exit_future.0, exited);
     }
 
     /// Removes a container whose creation has failed or was undone. If containerd has already asked
     /// the shim to end, the shim may end now.
-    pub(super) fn undone(&mut self, id: &ContainerId) {
-        self.forget(id);
+    pub(super) fn remove_failed_creation(&mut self, id: &ContainerId) {
+        self.remove_task(id);
         self.shim_end.note_failed_creation(self.tasks.is_empty());
     }
 
     /// Removes all that the actor and the core know of a container. Does not touch the container
     /// itself. Wait and Delete calls that are still in the table get the error NotFound.
-    pub(super) fn forget(&mut self, id: &ContainerId) {
+    pub(super) fn remove_task(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {
             task.fail_waits_and_deletes(&CallError::not_found(id.as_str(), ""));

@@ -83,13 +83,13 @@ impl Actor {
         let (container, streams) = (task.container.clone(), task.take_streams());
         let delete = async move { container.delete(how, streams).await };
         let then = move |actor: &mut Actor, id: &ContainerId, outcome| match how {
-            Deletion::Forced => actor.create_undone(id, outcome),
-            Deletion::Usual | Deletion::RootfsOnly => actor.deleted(id, outcome),
+            Deletion::Forced => actor.finish_undo(id, outcome),
+            Deletion::Usual | Deletion::RootfsOnly => actor.finish_delete(id, outcome),
         };
         self.operate(id, Wanted::UntilDeleted, delete, then);
     }
 
-    fn create_undone(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
+    fn finish_undo(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             tracing::error!(container = %id, %error, "not removed");
             // Kill the container's parked process, because nothing else ends it.
@@ -97,10 +97,10 @@ impl Actor {
                 task.handles.kill_init();
             }
         }
-        self.undone(id);
+        self.remove_failed_creation(id);
     }
 
-    fn deleted(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
+    fn finish_delete(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
@@ -110,7 +110,7 @@ impl Actor {
         }
         let (pid, exit) = (task.init.pid, task.init.exit().unwrap_or(Exit::UNKNOWN));
         let mut deleters = mem::take(&mut task.deleters);
-        self.forget(id);
+        self.remove_task(id);
         self.node.publish(events::task::deleted(id, pid, exit));
         deleters.answer(&Ok(Deleted { pid, exit }));
     }

@@ -67,9 +67,9 @@ impl Actor {
                 kill_exec_process(process);
             }
             let answer = match outcome {
-                Ok(executed) => actor.exec_started(id, &key, executed),
+                Ok(executed) => actor.finish_exec_start(id, &key, executed),
                 Err(error) => {
-                    actor.exec_not_started(id, &key, &error);
+                    actor.fail_exec_start(id, &key, &error);
                     Err(error)
                 }
             };
@@ -102,7 +102,7 @@ impl Actor {
         self.tasks.get_mut(id)?.execs.get_mut(exec_id)
     }
 
-    fn exec_started(
+    fn finish_exec_start(
         &mut self,
         id: &ContainerId,
         exec_id: &str,
@@ -128,13 +128,13 @@ impl Actor {
         let exec_id = exec_id.to_owned();
         let exited = move |actor: &mut Actor, id: &ContainerId, outcome| {
             let status = status_or_kill(outcome, || kill_exec_process(&process));
-            actor.exec_ended(id, &exec_id, status);
+            actor.finish_exec(id, &exec_id, status);
         };
         self.operate(id, Wanted::UntilDeleted, exit_future.0, exited);
         Ok(pid)
     }
 
-    fn exec_not_started(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
+    fn fail_exec_start(&mut self, id: &ContainerId, exec_id: &str, error: &CallError) {
         if let Some(exec) = self.exec_mut(id, exec_id) {
             exec.starting = None;
             exec.process.answer_waits(Err(error.clone()));
@@ -142,7 +142,7 @@ impl Actor {
         }
     }
 
-    fn exec_ended(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
+    fn finish_exec(&mut self, id: &ContainerId, exec_id: &str, status: ExitStatus) {
         let (now, at) = (self.now(), self.node.clock.wall());
         self.core.handle_exec_over(now, id, exec_id, Some(status));
         let Some(task) = self.tasks.get_mut(id) else {

@@ -46,7 +46,7 @@ impl Actor {
             id,
             Wanted::UntilReplaced,
             infallible(work),
-            Actor::created_again,
+            Actor::finish_recreate,
         );
     }
 
@@ -64,7 +64,7 @@ impl Actor {
     /// Handles the outcome of a creation for a restart in place. Gives the task its streams back.
     /// If the next init process is parked, executes its program. Reports success or failure to the
     /// core.
-    fn created_again(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
+    fn finish_recreate(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
         let created = outcome.map_err(EngineError::from);
         let created = created.and_then(|(created, streams)| {
             if let Some(task) = self.tasks.get_mut(id) {

@@ -79,7 +79,7 @@ impl Actor {
 
     /// Called when the exit of container `id` was published. If the container is a sandbox without
     /// a pause container, keeps the exit, and deletes the sandbox. Otherwise does nothing.
-    pub(super) fn sandbox_ended(&mut self, id: &ContainerId, exit: Exit) {
+    pub(super) fn finish_sandbox_wait(&mut self, id: &ContainerId, exit: Exit) {
         if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;
         }

@@ -35,12 +35,12 @@ impl Actor {
         for (id, change, work) in begun {
             let wanted = Wanted::UntilDeleted;
             self.operate(&id, wanted, work, move |actor, id, outcome| {
-                actor.score_changed(id, change, outcome);
+                actor.finish_score_change(id, change, outcome);
             });
         }
     }
 
-    fn score_changed(
+    fn finish_score_change(
         &mut self,
         id: &ContainerId,
         change: Change,
@@ -49,6 +49,6 @@ impl Actor {
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.end_change(change.to);
         }
-        self.score_log.changed(id, change, outcome);
+        self.score_log.note(id, change, outcome);
     }
 }

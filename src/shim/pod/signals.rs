@@ -24,7 +24,7 @@ impl Actor {
         };
         let signalled = move |actor: &mut Actor, id: &ContainerId, killed: Result<_, _>| {
             if killed.is_ok() && precedes_exit {
-                actor.record.delivered(actor.now(), id, signal, order.why);
+                actor.record.note_signal(actor.now(), id, signal, order.why);
             }
             answer(actor, id, killed);
         };

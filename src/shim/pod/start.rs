@@ -15,13 +15,13 @@ use super::operations::infallible;
 
 impl Actor {
     /// Hands a Start to the core, which decides when the program is executed, and when the call is
-    /// answered with the process id of the init. The answer can precede the execution. `patience`
+    /// answered with the process id of the init. The answer can precede the execution. `call_timeout`
     /// is the time until the caller's deadline. `gone` ends when the caller stops waiting; the core
     /// then takes back a Start whose container still waits.
     pub fn start(
         &mut self,
         id: &str,
-        patience: Option<Duration>,
+        call_timeout: Option<Duration>,
         gone: oneshot::Receiver<()>,
         reply: Reply<i32>,
     ) {
@@ -31,7 +31,8 @@ impl Actor {
         }
         let id = ContainerId::from(id);
         let request = self.callers.add_start(reply);
-        self.core.handle_start(self.now(), &id, request, patience);
+        self.core
+            .handle_start(self.now(), &id, request, call_timeout);
         // No value is ever sent: the receiver ends when the sender is dropped.
         self.spawn(infallible(gone), move |actor, _| {
             actor.callers.remove_start(request);

@@ -36,7 +36,7 @@ impl Actor {
         let kill = Kill {
             signal,
             all: call.all,
-            patience: call.patience,
+            call_timeout: call.call_timeout,
         };
         let (now, id) = (self.now(), ContainerId::from(call.id.as_str()));
         let is_stop = self.core.is_stop(&id, kill);
@@ -82,7 +82,7 @@ impl Actor {
     /// Handles the exit of a container's init process (its main process): makes the outcomes of
     /// work that needs the living process stale, and passes the exit to the core. Also called for a
     /// container that is killed before it is restored. Ignores an unknown container.
-    pub(super) fn init_ended(&mut self, id: &ContainerId, status: ExitStatus) {
+    pub(super) fn handle_init_exit(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -151,7 +151,7 @@ impl Actor {
         tracing::info!(container = %id, code, "exited");
         self.record.note(now, id, What::Reported(code));
         if !self.core.is_deletion_wanted(id) {
-            self.sandbox_ended(id, exit);
+            self.finish_sandbox_wait(id, exit);
         }
     }
 }

@@ -60,10 +60,16 @@ impl Actor {
             let updated = init.update(&resources, &token).await;
             updated.map(|()| resources)
         };
-        self.operate_for(id, Wanted::UntilDeleted, reply.into(), work, Actor::updated);
+        self.operate_for(
+            id,
+            Wanted::UntilDeleted,
+            reply.into(),
+            work,
+            Actor::finish_update,
+        );
     }
 
-    fn updated(
+    fn finish_update(
         &mut self,
         id: &ContainerId,
         outcome: Result<Vec<u8>, EngineError>,

@@ -37,7 +37,7 @@ use self::spec::spec;
 use crate::calls::{CallError, CreateCall, Figures, KillCall, Kind, SandboxState, Status};
 use crate::events::{message_pid, timestamp};
 use crate::pod::Pod;
-use crate::task::{patience, status};
+use crate::task::{call_timeout, status};
 use usher_api::cri::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption,
     PodSandboxConfig,
@@ -95,7 +95,7 @@ impl Sandboxes {
             exec_id: String::new(),
             signal: KILL,
             all: false,
-            patience: None,
+            call_timeout: None,
         };
         let killed = self
             .pod
@@ -246,7 +246,7 @@ impl Sandbox for Sandboxes {
                 }),
                 ..Order::default()
             },
-            patience: patience(ctx),
+            call_timeout: call_timeout(ctx),
         };
         let created = self
             .pod
@@ -261,13 +261,13 @@ impl Sandbox for Sandboxes {
         ctx: &TtrpcContext,
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
-        let patience = patience(ctx);
+        let call_timeout = call_timeout(ctx);
         // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self
             .pod
-            .ask(move |actor, reply| actor.start(&id, patience, gone, reply));
+            .ask(move |actor, reply| actor.start(&id, call_timeout, gone, reply));
         let started = started.await.map_err(not_created).map_err(status)?;
         let created_at = self.state(&req.sandbox_id).await?.created_at;
         let spec = self.spec().await?.map(|spec| Any {

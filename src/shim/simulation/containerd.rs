@@ -677,9 +677,9 @@ impl Containerd {
         let _ = asked.await;
     }
 
-    /// Makes the calls Create, Wait and Start, and cleans up if one fails. `patience` is the time
+    /// Makes the calls Create, Wait and Start, and cleans up if one fails. `call_timeout` is the time
     /// limit of each.
-    pub async fn run(&self, id: &str, patience: Option<Duration>) {
+    pub async fn run(&self, id: &str, call_timeout: Option<Duration>) {
         self.there().await;
         {
             let mut inner = self.inner();
@@ -691,7 +691,7 @@ impl Containerd {
             };
             inner.tasks.insert(id.to_owned(), known);
         }
-        if let Err(why) = self.create(id, patience).await {
+        if let Err(why) = self.create(id, call_timeout).await {
             // If the connection was lost, the outcome of the Create is unknown. When containerd
             // comes back, it finds the bundle and deletes the container.
             let containerd = self.clone();
@@ -714,13 +714,13 @@ impl Containerd {
             }
             let _ = waits.wait(&waited, "", None).await;
         });
-        self.see(match self.start(id, "", patience).await {
+        self.see(match self.start(id, "", call_timeout).await {
             Ok(_) => Seen::StartAnswered(id.to_owned(), Ok(())),
             Err(why) => Seen::StartFailed(id.to_owned(), why.to_string()),
         });
     }
 
-    async fn create(&self, id: &str, patience: Option<Duration>) -> Result<u32, CallFailure> {
+    async fn create(&self, id: &str, call_timeout: Option<Duration>) -> Result<u32, CallFailure> {
         let bundle = format!("/bundles/{id}");
         if self.is_sandbox(id) {
             let request = CreateSandboxRequest {
@@ -728,7 +728,7 @@ impl Containerd {
                 bundle_path: bundle,
                 ..CreateSandboxRequest::new()
             };
-            let created = self.ask("Create", id, patience, |shim, context| async move {
+            let created = self.ask("Create", id, call_timeout, |shim, context| async move {
                 shim.create_sandbox(&context, request).await?;
                 Ok(0)
             });
@@ -742,7 +742,7 @@ impl Containerd {
         let created = self.call(
             "Create",
             (id, ""),
-            patience,
+            call_timeout,
             |service, context| async move { Ok(service.create(&context, request).await?.pid) },
         );
         created.await

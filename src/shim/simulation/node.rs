@@ -58,7 +58,7 @@ pub struct SimulatedNode {
     seen: Vec<(Time, Seen)>,
     annotations: BTreeMap<String, String>,
     by_hand: bool,
-    patience: Option<Duration>,
+    call_timeout: Option<Duration>,
     runs: BTreeMap<String, AbortHandle>,
     /// The numbers of the Kills that have been answered.
     kills: Arc<Mutex<BTreeSet<u64>>>,
@@ -126,7 +126,7 @@ impl SimulatedNode {
             seen: Vec::new(),
             annotations: case.annotations(),
             by_hand: case.by_hand,
-            patience: None,
+            call_timeout: None,
             runs: BTreeMap::new(),
             kills: Arc::default(),
             requests: 0,
@@ -418,7 +418,7 @@ impl Node for SimulatedNode {
     fn call_in(&mut self, wait: Duration, call: Call) {
         let containerd = self.containerd.clone();
         match call {
-            Call::Run(id, patience) => {
+            Call::Run(id, call_timeout) => {
                 let is_gone = self.shims.last().is_none_or(|shim| shim.is_finished());
                 if self.by_hand && is_gone {
                     // A caller that finds no running shim starts a new one.
@@ -426,8 +426,8 @@ impl Node for SimulatedNode {
                 }
                 let name = id.to_owned();
                 let id = self.id(id);
-                let patience = patience.or(self.patience);
-                let running = self.spawn(async move { containerd.run(&id, patience).await });
+                let call_timeout = call_timeout.or(self.call_timeout);
+                let running = self.spawn(async move { containerd.run(&id, call_timeout).await });
                 self.runs.insert(name, running);
             }
             Call::GiveUp(id) => {
@@ -435,12 +435,14 @@ impl Node for SimulatedNode {
                     running.abort();
                 }
             }
-            Call::Kill(id, signal, patience) => {
+            Call::Kill(id, signal, call_timeout) => {
                 let id = self.id(id);
                 let signal = signal.number().unsigned_abs();
                 self.spawn(async move {
                     sleep(wait).await;
-                    let _ = containerd.kill(&id, "", (signal, false), patience).await;
+                    let _ = containerd
+                        .kill(&id, "", (signal, false), call_timeout)
+                        .await;
                 });
             }
             Call::KillLeftovers(id) => {
@@ -497,7 +499,7 @@ impl Node for SimulatedNode {
         }
     }
 
-    fn kill(&mut self, id: &'static str, signal: Signal, patience: Duration) -> RequestId {
+    fn kill(&mut self, id: &'static str, signal: Signal, call_timeout: Duration) -> RequestId {
         self.requests += 1;
         let (request, containerd, kills) = (
             self.requests,
@@ -508,7 +510,7 @@ impl Node for SimulatedNode {
         let signal = signal.number().unsigned_abs();
         self.spawn(async move {
             let _ = containerd
-                .kill(&id, "", (signal, false), Some(patience))
+                .kill(&id, "", (signal, false), Some(call_timeout))
                 .await;
             let mut kills = kills.lock().unwrap_or_else(PoisonError::into_inner);
             kills.insert(request);
@@ -562,8 +564,8 @@ impl Node for SimulatedNode {
         self.put(&id);
     }
 
-    fn open(&mut self, patience: Duration) {
-        self.patience = Some(patience);
+    fn open(&mut self, call_timeout: Duration) {
+        self.call_timeout = Some(call_timeout);
         self.boot();
         let id = self.id("pause");
         self.bundle(&id, "pause", &BTreeMap::new());

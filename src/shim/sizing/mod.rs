@@ -26,7 +26,7 @@ struct Unsettled {
     /// True if the size has to be settled again later.
     pub is_due: bool,
     /// The caller has to lower the memory limit to this many bytes, and then call
-    /// [`Sizing::lowered`].
+    /// [`Sizing::finish_lowering`].
     pub memory: Option<u64>,
 }
 
@@ -96,10 +96,10 @@ impl Sizing {
 
     /// Handles the outcome of lowering [memory](Unsettled::memory). The caller settles the wanted
     /// size again.
-    pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) {
+    pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) {
         let mut settings = self.settings.iter_mut();
         if let Some(setting) = settings.find(|setting| setting.is_being_lowered())
-            && let Outcome::Refused(error) = setting.lowered(cgroup, lowered)
+            && let Outcome::Refused(error) = setting.finish_lowering(cgroup, lowered)
         {
             report(setting, &error);
         }
@@ -246,7 +246,7 @@ mod tests {
                 return left.is_due;
             };
             let lowered = self.cgroup.write(Knob::Memory, bytes);
-            self.sizing.lowered(&*self.cgroup, lowered);
+            self.sizing.finish_lowering(&*self.cgroup, lowered);
             let left = self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage);
             assert_eq!(left.memory, None, "it is not tried again at once");
             left.is_due

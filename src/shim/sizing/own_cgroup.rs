@@ -119,7 +119,7 @@ impl OwnCgroup {
     /// Notes the outcome of lowering the memory limit. The caller settles the size again.
     pub fn note_lowered(&mut self, lowered: io::Result<()>) {
         if let Some(sizing) = &mut self.sizing {
-            sizing.lowered(&*self.cgroup, lowered);
+            sizing.finish_lowering(&*self.cgroup, lowered);
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) enum Outcome {
     /// The value could not be put in force, and has to be settled again later.
     Later,
     /// The caller has to lower the memory limit to this many bytes, which may take long, and then
-    /// call [`Setting::lowered`].
+    /// call [`Setting::finish_lowering`].
     Lowers(u64),
     Refused(io::Error),
 }
@@ -131,7 +131,7 @@ impl Setting {
     /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit. If the memory usage has
     /// risen too close to the new limit meanwhile, restores the former limit and returns
     /// [`Outcome::Later`]. Also returns [`Outcome::Later`] if the kernel could not free the memory.
-    pub fn lowered(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
+    pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;
         };

@@ -48,7 +48,7 @@ impl Service {
 }
 
 /// Time that the caller waits for the answer; `None` if the call has no deadline.
-pub(crate) fn patience(ctx: &TtrpcContext) -> Option<Duration> {
+pub(crate) fn call_timeout(ctx: &TtrpcContext) -> Option<Duration> {
     u64::try_from(ctx.timeout_nano)
         .ok()
         .filter(|nanos| *nanos > 0)
@@ -101,7 +101,7 @@ impl Task for Service {
                 checkpoint: req.checkpoint,
                 sandbox: None,
             },
-            patience: patience(ctx),
+            call_timeout: call_timeout(ctx),
         };
         let created = self
             .pod
@@ -114,13 +114,13 @@ impl Task for Service {
     }
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
-        let patience = patience(ctx);
+        let call_timeout = call_timeout(ctx);
         // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod
             .ask(move |actor, reply| match req.exec_id.as_str() {
-                "" => actor.start(&req.id, patience, gone, reply),
+                "" => actor.start(&req.id, call_timeout, gone, reply),
                 exec_id => actor.start_exec(&req.id, exec_id, reply),
             });
         Ok(StartResponse {
@@ -159,7 +159,7 @@ impl Task for Service {
                 .into_option()
                 .map(|any| any.value)
                 .unwrap_or_default(),
-            has_deadline: patience(ctx).is_some(),
+            has_deadline: call_timeout(ctx).is_some(),
         };
         let added = self
             .pod
@@ -175,7 +175,7 @@ impl Task for Service {
             exec_id: req.exec_id,
             signal: req.signal,
             all: req.all,
-            patience: patience(ctx),
+            call_timeout: call_timeout(ctx),
         };
         self.pod
             .ask(move |actor, reply| actor.kill(call, reply))

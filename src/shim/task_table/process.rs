@@ -147,7 +147,7 @@ impl Process {
     /// read yet, or `None`. The actor publishes the exit after this output is read, or after a time
     /// limit.
     pub fn end_streams(&mut self) -> Option<Unread> {
-        self.streams.ended()
+        self.streams.handle_exit()
     }
 
     /// Answers a Wait if the answer is known; otherwise the caller waits.

@@ -34,7 +34,7 @@ struct Busy {
 
 impl ScoreLog {
     /// Logs the outcome of a change. A refusal by the kernel is logged only once for the pod.
-    pub fn changed(
+    pub fn note(
         &mut self,
         id: &ContainerId,
         Change { from, to }: Change,

@@ -111,16 +111,16 @@ impl ContainerState {
 
     /// Records that the container was created and its init process is parked.
     pub fn created(&mut self) -> Result<(), InvalidTransition> {
-        self.created_with(ParkedInit::Process(Process::THAWED))
+        self.park(ParkedInit::Process(Process::THAWED))
     }
 
     /// Records that the container was created from a checkpoint: its process is restored when its
     /// turn comes.
     pub fn created_to_restore(&mut self) -> Result<(), InvalidTransition> {
-        self.created_with(ParkedInit::ToRestore)
+        self.park(ParkedInit::ToRestore)
     }
 
-    fn created_with(&mut self, init: ParkedInit) -> Result<(), InvalidTransition> {
+    fn park(&mut self, init: ParkedInit) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Creating => {
                 self.inner = Inner::Created(init);
@@ -154,7 +154,7 @@ impl ContainerState {
 
     /// Moves from Blocked back to Created, because the Start is refused or its caller has given up.
     /// Returns the Start.
-    pub fn not_started(&mut self) -> Result<RequestId, InvalidTransition> {
+    pub fn take_back_start(&mut self) -> Result<RequestId, InvalidTransition> {
         match self.inner {
             Inner::Blocked(init, Blocked { request, .. }) => {
                 self.inner = Inner::Created(init);
@@ -255,7 +255,7 @@ impl ContainerState {
     /// becomes the state of the postStart handler; otherwise the handler's state stays. Returns the
     /// state before: its open Start is to be answered now, and then an exit that came before this
     /// report is to be handled.
-    pub fn released(
+    pub fn complete_release(
         &mut self,
         now: Time,
         execution: u64,
@@ -283,7 +283,7 @@ impl ContainerState {
     /// Undoes the release, because the program could not be executed. The container is Created
     /// again, or is Held since `now` if its Start was answered. Returns the state before: its open
     /// Start is to be answered now, and then an exit that came before this report is to be handled.
-    pub fn not_released(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
+    pub fn take_back_release(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
         };
@@ -334,7 +334,7 @@ impl ContainerState {
 
     /// Moves to Running, because the program was restarted. Returns the exit of the new process if
     /// it arrived before this report.
-    pub fn restarted(
+    pub fn complete_restart(
         &mut self,
         now: Time,
         execution: u64,
@@ -388,7 +388,7 @@ impl ContainerState {
     /// Moves to Exiting, because the process is gone for good. Returns the Start if it was not
     /// answered yet. Fails in a state without a process, and while the program is being executed:
     /// then [`exits_early`](ContainerState::exits_early) keeps the exit.
-    pub fn exited(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
+    pub fn exit(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
         let (start, reason_deadline) = match self.inner {
             Inner::Created(_) => (EndedStart::None, None),
             Inner::Blocked(_, Blocked { request, .. }) => (EndedStart::Open(request), None),
@@ -439,7 +439,7 @@ impl ContainerState {
     /// Keeps an exit that arrived before the report of the execution, until
     /// [`released`](ContainerState::released), [`not_released`](ContainerState::not_released) or
     /// [`restarted`](ContainerState::restarted) returns it.
-    pub fn exits_early(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
+    pub fn record_early_exit(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Releasing(_, Releasing { exit, .. })
             | Inner::Restarting(_, Restarting { exit, .. }) => {

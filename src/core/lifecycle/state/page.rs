@@ -36,20 +36,20 @@ const TRANSITIONS: [(&str, Transition); 16] = [
         };
         state.start(blocked).is_ok()
     }),
-    ("not started", |state| state.not_started().is_ok()),
+    ("not started", |state| state.take_back_start().is_ok()),
     ("hold", |state| state.hold(NOW, PostStart::Over).is_ok()),
     ("end", |state| state.end(1, None).is_ok()),
     ("release", |state| state.release().is_ok()),
     ("released", |state| {
         state
-            .released(NOW, 1, Watch::Nothing, PostStart::Over)
+            .complete_release(NOW, 1, Watch::Nothing, PostStart::Over)
             .is_ok()
     }),
-    ("not released", |state| state.not_released(NOW).is_ok()),
+    ("not released", |state| state.take_back_release(NOW).is_ok()),
     ("back off", |state| state.back_off(FAILED, NOW).is_ok()),
     ("restart", |state| state.restart().is_ok()),
     ("restarted", |state| {
-        state.restarted(NOW, 2, Watch::Nothing).is_ok()
+        state.complete_restart(NOW, 2, Watch::Nothing).is_ok()
     }),
     ("withhold", |state| state.withhold(NOW).is_ok()),
     ("report hidden exit", |state| {
@@ -57,7 +57,7 @@ const TRANSITIONS: [(&str, Transition); 16] = [
     }),
     // An exit that arrives while the program is still being executed is held back until then.
     ("exit", |state| {
-        state.exits_early(FAILED).is_err() && state.exited(EXIT).is_ok()
+        state.record_early_exit(FAILED).is_err() && state.exit(EXIT).is_ok()
     }),
     ("publish", |state| state.publish().is_ok()),
 ];

@@ -83,7 +83,7 @@ impl ContainerState {
 
     /// Records that the next init process of a restart in place is parked. Changes nothing in a
     /// state other than Restarting.
-    pub fn created_again(&mut self) {
+    pub fn park_next_init(&mut self) {
         if let Inner::Restarting(process, _) = &mut self.inner {
             *process = Some(Process::THAWED);
         }
@@ -92,7 +92,7 @@ impl ContainerState {
     /// Records that the restore from a checkpoint begins. Returns false, and changes nothing, if a
     /// restore was tried before, if there is nothing to restore, or if the container is not being
     /// released.
-    pub fn restore_begun(&mut self) -> bool {
+    pub fn begin_restore(&mut self) -> bool {
         match &mut self.inner {
             Inner::Releasing(init @ ParkedInit::ToRestore, _) => {
                 *init = ParkedInit::Restoring;
@@ -103,7 +103,7 @@ impl ContainerState {
     }
 
     /// Records the outcome of a restore: the process exists or, after a failure, never will.
-    pub fn restored(&mut self, is_restored: bool) {
+    pub fn finish_restore(&mut self, is_restored: bool) {
         if let Inner::Releasing(init @ ParkedInit::Restoring, _) = &mut self.inner {
             *init = match is_restored {
                 true => ParkedInit::Process(Process::THAWED),
@@ -122,7 +122,7 @@ impl ContainerState {
 
     /// Records that the init process was reaped. The container keeps its state until its own exit
     /// is recorded, which follows.
-    pub fn process_exited(&mut self) {
+    pub fn mark_reaped(&mut self) {
         if let Some(process) = self.process_mut() {
             *process = Process::Reaped;
         }

@@ -260,7 +260,7 @@ impl Pod {
         self.allows_exec(id, exec_id, ExecCall::Delete)?;
         self.now = now;
         self.with_container(id, |context| {
-            context.exec_over(exec_id, None);
+            context.record_exec_end(exec_id, None);
             context.container.execs.0.remove(exec_id);
         });
         self.settle(now);

@@ -56,16 +56,16 @@ pub enum TaskStatus {
 impl Pod {
     /// Records that the OCI runtime has created a container, with its init process parked.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        self.created(now, id, ContainerState::created);
+        self.park_init(now, id, ContainerState::created);
     }
 
     /// Records a container created from a checkpoint: its process is restored when its turn comes.
     /// Otherwise as [`handle_created`](Pod::handle_created).
     pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
-        self.created(now, id, ContainerState::created_to_restore);
+        self.park_init(now, id, ContainerState::created_to_restore);
     }
 
-    fn created(
+    fn park_init(
         &mut self,
         now: Time,
         id: &ContainerId,
@@ -74,7 +74,7 @@ impl Pod {
         self.now = now;
         self.on_event(id, Pod::arrival, |context, arrival| {
             let outcome = transition(&mut context.container.state);
-            context.created(outcome, arrival);
+            context.apply_arrival(outcome, arrival);
         });
         self.settle(now);
     }
@@ -83,13 +83,13 @@ impl Pod {
     /// driver then executes its program, and reports with
     /// [`handle_restarted`](Pod::handle_restarted).
     pub fn handle_created_again(&mut self, id: &ContainerId) {
-        self.with_container(id, |context| context.container.state.created_again());
+        self.with_container(id, |context| context.container.state.park_next_init());
     }
 
     /// Records that the driver begins to restore a container from its checkpoint. Returns false if
     /// the driver must not: a restore was tried before, or the container is not being released.
     pub fn handle_restore_begun(&mut self, id: &ContainerId) -> bool {
-        let begun = self.with_container(id, |context| context.container.state.restore_begun());
+        let begun = self.with_container(id, |context| context.container.state.begin_restore());
         begun.unwrap_or_default()
     }
 

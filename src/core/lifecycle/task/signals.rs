@@ -43,7 +43,7 @@ impl Pod {
     ) {
         self.now = now;
         self.with_container(id, |context| {
-            context.container.state.restored(outcome.is_ok());
+            context.container.state.finish_restore(outcome.is_ok());
             for order in std::mem::take(&mut context.container.pending_signals) {
                 context.deliver(order);
             }

@@ -263,7 +263,7 @@ impl Fork {
                 let kill = Kill {
                     signal,
                     all: false,
-                    patience: None,
+                    call_timeout: None,
                 };
                 if self.pod.is_known(&id) {
                     let request = self.next_request();

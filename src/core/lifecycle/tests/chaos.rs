@@ -219,15 +219,15 @@ fn call() -> impl Strategy<Value = Call> {
         let creation = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
         (prop::sample::select(IDS.as_slice()), creation).prop_map(|(ids, creation)| ids[creation])
     };
-    let patience = || prop::option::of((1_u64..200).prop_map(secs));
+    let call_timeout = || prop::option::of((1_u64..200).prop_map(secs));
     let signal = prop::sample::select(vec![Signal::TERM, Signal::KILL, Signal::QUIT, hangup()]);
     prop_oneof![
-        8 => (id(), patience()).prop_map(|(name, patience)| Call::Run(name, patience)),
+        8 => (id(), call_timeout()).prop_map(|(name, call_timeout)| Call::Run(name, call_timeout)),
         1 => id().prop_map(Call::Create),
-        1 => (id(), patience()).prop_map(|(name, patience)| Call::Start(name, patience)),
+        1 => (id(), call_timeout()).prop_map(|(name, call_timeout)| Call::Start(name, call_timeout)),
         1 => id().prop_map(Call::GiveUp),
         1 => (id(), 0_u64..3_000).prop_map(|(name, takes)| Call::PostStart(name, ms(takes), 0)),
-        3 => (id(), signal, patience()).prop_map(|(name, signal, p)| Call::Kill(name, signal, p)),
+        3 => (id(), signal, call_timeout()).prop_map(|(name, signal, p)| Call::Kill(name, signal, p)),
         3 => id().prop_map(Call::Delete),
         2 => (id(), 0_u8..3).prop_map(|(name, code)| Call::Crash(name, code)),
         1 => Just(Call::Crash("pause", 137)),
@@ -314,12 +314,12 @@ proptest! {
             let is_held = world.pod.is_held(&ContainerId::from(*id));
             prop_assert!(waits || !is_held, "{id} is held for ever: {:#?}", world.seen);
         }
-        for (wait, patience) in &world.start_waits {
+        for (wait, call_timeout) in &world.start_waits {
             let bound = match shape.mode {
                 "Hold" => Duration::ZERO,
-                "Auto" => patience.map_or(secs(10), |patience| secs(10).min(patience / 2)),
-                _ => patience.map_or(STARTUP_TIMEOUT, |patience| {
-                    STARTUP_TIMEOUT.min(patience.saturating_sub(secs(2)))
+                "Auto" => call_timeout.map_or(secs(10), |call_timeout| secs(10).min(call_timeout / 2)),
+                _ => call_timeout.map_or(STARTUP_TIMEOUT, |call_timeout| {
+                    STARTUP_TIMEOUT.min(call_timeout.saturating_sub(secs(2)))
                 }),
             };
             // A release takes up to 50 ms here.

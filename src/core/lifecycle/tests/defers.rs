@@ -307,10 +307,10 @@ fn a_sigkill_ends_the_running_defer_and_no_later_one_runs() {
 
 #[test]
 fn a_forced_deletion_runs_none() {
-    for patience in [secs(122), ms(121_999)] {
+    for call_timeout in [secs(122), ms(121_999)] {
         let mut world = running(shard(&[]), &ALL);
         for name in ALL {
-            world.call(Call::Kill(name, TERM, Some(patience)));
+            world.call(Call::Kill(name, TERM, Some(call_timeout)));
         }
         world.run_for(secs(10));
         assert!(DEFERS.iter().all(|name| world.executed(name).is_none()));

@@ -342,7 +342,7 @@ impl Model {
                 let kill = Kill {
                     signal,
                     all: false,
-                    patience: None,
+                    call_timeout: None,
                 };
                 let request = RequestId(100 + n as u64);
                 fork.pod.handle_kill(now, &self.id(n), request, kill);

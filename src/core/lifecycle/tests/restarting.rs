@@ -131,7 +131,7 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     let kill = Kill {
         signal: Signal::KILL,
         all: false,
-        patience: None,
+        call_timeout: None,
     };
     world.pod.handle_kill(now, &id, RequestId(9_000), kill);
     world.pod.handle_restarted(now, &id, Ok(()));

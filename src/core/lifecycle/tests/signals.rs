@@ -15,7 +15,7 @@ fn by_hand(signal: Signal) -> Kill {
     Kill {
         signal,
         all: false,
-        patience: None,
+        call_timeout: None,
     }
 }
 

@@ -171,14 +171,14 @@ impl Kubelet<'_> {
                 is_handler: false,
                 is_kill,
             });
-            let (signal, patience) = match is_kill {
+            let (signal, call_timeout) = match is_kill {
                 true => (Signal::KILL, REQUEST_TIMEOUT),
                 false => (Signal::TERM, REQUEST_TIMEOUT + grace),
             };
             let what = if is_kill { "SIGKILL" } else { "stop" };
             self.world
                 .did(format!("{what} for {}, {}s", stop.id, grace.as_secs()));
-            request = Some(self.world.kill(stop.id, signal, patience));
+            request = Some(self.world.kill(stop.id, signal, call_timeout));
         } else {
             answered = Some(now);
             self.log.asked_again.push(stop.id);

@@ -79,10 +79,10 @@ pub fn calls_are_answered(run: &Run<'_>) -> Verdict {
     broken(unanswered.is_none(), || {
         unanswered.cloned().unwrap_or_default()
     })?;
-    for (waited, patience) in &run.account.start_waits {
+    for (waited, call_timeout) in &run.account.start_waits {
         let bound = match run.case.mode {
             "Hold" => Duration::ZERO,
-            _ => patience.map_or(secs(10), |patience| (patience / 2).min(secs(10))),
+            _ => call_timeout.map_or(secs(10), |call_timeout| (call_timeout / 2).min(secs(10))),
         };
         broken(*waited <= bound + MOMENT, || {
             format!("a Start waits {waited:?}")

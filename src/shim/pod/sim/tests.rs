@@ -69,7 +69,7 @@ fn a_shim_that_was_shut_down_while_its_only_task_could_not_be_created_ends() {
                 bundle: directory,
                 ..Order::default()
             },
-            patience: None,
+            call_timeout: None,
         };
         let creating = pod.clone();
         let created = tokio::spawn(async move {
@@ -201,7 +201,7 @@ async fn create_from(node: &SimNode, pod: &Pod, id: &str, bundle: SimBundle) -> 
             bundle: directory,
             ..Order::default()
         },
-        patience: None,
+        call_timeout: None,
     };
     let created = pod.ask(move |actor, reply| actor.create(call, reply));
     created.await.unwrap()
@@ -240,7 +240,7 @@ async fn kill(pod: &Pod, id: &str, signal: u32) {
         exec_id: String::new(),
         signal,
         all: false,
-        patience: None,
+        call_timeout: None,
     };
     let killed = pod.ask(move |actor, reply| actor.kill(call, reply));
     killed.await.unwrap();

@@ -56,7 +56,7 @@ fn a_container_reads_running_until_its_output_is_read_and_is_dead_to_all_else() 
                 exec_id: String::new(),
                 signal,
                 all: false,
-                patience: None,
+                call_timeout: None,
             };
             let killed = pod.ask(move |actor, reply| actor.kill(call, reply));
             assert_eq!(killed.await.unwrap_err().kind, Kind::NotFound, "{signal}");
@@ -150,7 +150,7 @@ async fn delete_by_force(pod: &Pod, id: &'static str) {
         exec_id: String::new(),
         signal: 9,
         all: true,
-        patience: None,
+        call_timeout: None,
     };
     let _ = pod.ask(move |actor, reply| actor.kill(call, reply)).await;
     delete(pod, id, "").await.unwrap();

@@ -14,9 +14,9 @@ const AT_MOST: Duration = Duration::from_secs(100);
 /// node with systemd, needs more time, or it would start over forever. The caller gives up before
 /// such a deletion is over, and finds the container deleted at the next call.
 #[derive(Debug, Default)]
-pub struct Patience(AtomicU32);
+pub struct TimeLimits(AtomicU32);
 
-impl Patience {
+impl TimeLimits {
     /// Current time limit of a command.
     pub fn limit(&self, verb: Verb) -> Duration {
         let usual = verb.limit();
@@ -28,7 +28,7 @@ impl Patience {
     }
 
     /// Records that a command has exceeded its time limit.
-    pub fn was_late(&self, verb: Verb) {
+    pub fn record_timeout(&self, verb: Verb) {
         if verb == Verb::Delete {
             let more = |times: u32| Some(times.saturating_add(1));
             // Cannot fail: `more` always returns a value.
@@ -45,26 +45,26 @@ mod tests {
 
     #[test]
     fn a_late_deletion_gets_more_time_up_to_a_limit() {
-        let patience = Patience::default();
+        let limits = TimeLimits::default();
         let usual = Verb::Delete.limit();
         for times in [1, 2, 4, 8] {
-            assert_eq!(patience.limit(Verb::Delete), usual * times);
-            patience.was_late(Verb::Delete);
+            assert_eq!(limits.limit(Verb::Delete), usual * times);
+            limits.record_timeout(Verb::Delete);
         }
         for _ in 0..40 {
-            patience.was_late(Verb::Delete);
+            limits.record_timeout(Verb::Delete);
         }
-        assert_eq!(patience.limit(Verb::Delete), AT_MOST);
+        assert_eq!(limits.limit(Verb::Delete), AT_MOST);
     }
 
     #[test]
     fn other_late_commands_get_no_more_time() {
-        let patience = Patience::default();
+        let limits = TimeLimits::default();
         for verb in [Verb::Kill, Verb::Create] {
             let usual = verb.limit();
-            patience.was_late(verb);
-            patience.was_late(Verb::Delete);
-            assert_eq!(patience.limit(verb), usual);
+            limits.record_timeout(verb);
+            limits.record_timeout(Verb::Delete);
+            assert_eq!(limits.limit(verb), usual);
         }
     }
 }
