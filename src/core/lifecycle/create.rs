@@ -220,8 +220,14 @@ impl Pod {
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
+            let is_started = heir.role_policy().is_helper && heir.state.is_started();
             let heir = heir.number;
-            return self.history.inherit(name, number, heir);
+            self.history.inherit(name, number, heir);
+            // The start was not recorded if it came during the failed creation.
+            if is_started {
+                self.history.record_start(name, heir);
+            }
+            return;
         }
         // A container that could not be created counts as failed. If the caller restarts failed
         // containers, it tries again.

@@ -163,7 +163,7 @@ impl Pod {
             return Ok(None);
         }
         if container.state.is_unexecuted() {
-            let waits_for = self.describe(&self.awaited_names(container));
+            let waits_for = self.describe(container, &self.awaited_names(container));
             return Err(Refusal::Held {
                 name: container.name.clone(),
                 call: HeldCall::Exec {

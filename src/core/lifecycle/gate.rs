@@ -155,10 +155,10 @@ impl Pod {
     }
 
     /// Describes the wait of a container, for the caller and logs: the `names` that it waits for,
-    /// with their roles and states. If there are none, the state of the pod decides the text. In a
-    /// pod that terminates or is about to, the container waits for the end of the pod. Otherwise it
-    /// waits for its own start. Returns an empty text for a pod without a plan.
-    pub(super) fn describe(&self, names: &[String]) -> String {
+    /// with their roles and states. If there are none, it waits for the end of the pod if the pod
+    /// terminates or is about to, and if it is a defer container. Otherwise it waits for its own
+    /// start. Returns an empty text for a pod without a plan.
+    pub(super) fn describe(&self, container: &Container, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();
         };
@@ -169,7 +169,10 @@ impl Pod {
                     "the end of its pod, which waits for defer containers that are not created yet"
                         .to_owned()
                 }
-                None => "its start".to_owned(),
+                None => match container.role_policy().start_condition {
+                    StartCondition::AtTheEnd(_) => "the end of its pod".to_owned(),
+                    _ => "its start".to_owned(),
+                },
             };
         }
         let words = names.iter().map(|name| {

@@ -100,7 +100,7 @@ impl fmt::Display for Remedy {
 impl Pod {
     /// The containers that a container waits for, in words, with annotations that may be missing.
     pub(super) fn waits_for(&self, container: &Container, missing: &[String]) -> String {
-        let mut words = self.describe(missing);
+        let mut words = self.describe(container, missing);
         for remedy in self.remedies(container, missing) {
             words.push_str(&format!("; {remedy}"));
         }

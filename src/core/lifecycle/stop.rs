@@ -133,7 +133,7 @@ impl Pod {
                 call: HeldCall::Signal {
                     signal: kill.signal,
                 },
-                waits_for: self.describe(&self.awaited_names(container)),
+                waits_for: self.describe(container, &self.awaited_names(container)),
             });
         }
         // If the caller repeats a signal, the signal is delivered again, even if the first request

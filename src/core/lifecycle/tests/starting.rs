@@ -487,3 +487,25 @@ fn a_pod_without_annotations_sees_no_difference() {
     }
     assert_eq!(world.pod.next_timer(), None);
 }
+
+#[test]
+fn a_start_during_the_failed_creation_of_a_container_with_the_same_name_counts() {
+    let slow = Script {
+        release_takes: ms(100),
+        ..Script::default()
+    };
+    let fails = Script {
+        cannot_be_created: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("sidecars", "proxy")])
+        .script("proxy", slow)
+        .script("proxy#2", fails);
+    world.call(Call::Run("proxy", None));
+    world.run_for(ms(120));
+    world.call(Call::Create("proxy#2"));
+    world.run_for(ms(100));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(1));
+    assert!(world.executed("web").is_some(), "{:#?}", world.seen);
+}

@@ -187,6 +187,20 @@ fn a_signal_that_stops_nothing_is_refused_while_the_container_is_held() {
 }
 
 #[test]
+fn a_refused_signal_for_a_held_defer_container_names_the_end_of_the_pod() {
+    let mut world = running(
+        World::new(&[("sidecars", "proxy"), ("post-exit", "bye")]),
+        &["proxy", "web", "bye"],
+    );
+    world.call(Call::Kill("bye", Signal::new(1).unwrap(), None));
+    let waits = world.seen.iter().find_map(|(_, seen)| match seen {
+        Seen::KillAnswered(_, Err(Refusal::Held { waits_for, .. })) => Some(waits_for.as_str()),
+        _ => None,
+    });
+    assert_eq!(waits, Some("the end of its pod"));
+}
+
+#[test]
 fn a_container_held_when_the_pod_terminates_never_runs() {
     let probe = r#"{"tcpSocket":{"port":80},"failureThreshold":1000}"#;
     let world = World::new(&[
