@@ -1,7 +1,7 @@
 //! Generates Rust code from `protos`, with a parser that is written in Rust. So the build needs no
 //! `protoc`.
 
-#![allow(clippy::disallowed_methods, reason = "it serves nobody")]
+#![allow(clippy::disallowed_methods, reason = "a build script serves no caller")]
 #![allow(clippy::restriction, reason = "a build may fail")]
 
 use std::path::{Path, PathBuf};

@@ -121,7 +121,7 @@ impl From<Origin> for api::RoleOrigin {
         match origin {
             Origin::List => api::RoleOrigin::ROLE_ORIGIN_LIST,
             Origin::Node => api::RoleOrigin::ROLE_ORIGIN_NODE,
-            Origin::Nobody => api::RoleOrigin::ROLE_ORIGIN_NOBODY,
+            Origin::Default => api::RoleOrigin::ROLE_ORIGIN_DEFAULT,
         }
     }
 }

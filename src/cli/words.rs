@@ -298,7 +298,7 @@ mod tests {
             "sandbox",
         ];
         assert_eq!(words::<api::Role>(), roles);
-        assert_eq!(words::<api::RoleOrigin>(), ["list", "node", "nobody"]);
+        assert_eq!(words::<api::RoleOrigin>(), ["list", "node", "default"]);
         let states = [
             "creating",
             "created",

@@ -32,7 +32,10 @@ pub mod plan;
 pub mod process;
 pub mod share;
 #[cfg(any(test, feature = "simulator"))]
-#[allow(clippy::restriction, reason = "it is a test, whoever runs it")]
+#[allow(
+    clippy::restriction,
+    reason = "a test may panic, also when another crate runs it"
+)]
 pub mod simulator;
 pub mod sizing;
 pub mod text;

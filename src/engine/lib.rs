@@ -26,13 +26,19 @@ mod catch_panic;
 mod error;
 mod kind;
 #[cfg(any(test, feature = "simulator"))]
-#[allow(clippy::restriction, reason = "they are tests, whoever runs them")]
+#[allow(
+    clippy::restriction,
+    reason = "tests may panic, also when another crate runs them"
+)]
 pub mod laws;
 #[expect(clippy::disallowed_methods, reason = "/proc")]
 mod namespaces;
 mod resources;
 #[cfg(any(test, feature = "simulator"))]
-#[allow(clippy::restriction, reason = "it is a test, whoever runs it")]
+#[allow(
+    clippy::restriction,
+    reason = "a test may panic, also when another crate runs it"
+)]
 pub mod sim;
 
 use std::collections::BTreeMap;

@@ -586,7 +586,7 @@ mod tests {
         let (mut record, _) = with("proxy", Role::Sidecar);
         record.note_report(
             at(2),
-            &probe_failed(ProbeKind::Startup, 1, "nobody listens"),
+            &probe_failed(ProbeKind::Startup, 1, "connection refused"),
         );
         record.note_report(at(3), &probe_failed(ProbeKind::Startup, 2, "it says 503"));
         assert_eq!(record.events().count(), 0);

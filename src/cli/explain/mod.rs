@@ -32,7 +32,7 @@ use super::output::{self, Failure, Output, Stdout};
 ///
 /// Fields with `-o json`: `pods`, each with `file`, `kind`, `name`, `namespace`, `refused` (a
 /// sentence, or null), `alsoRefused` (further ones), `start` (`container`, `role`, `origin` of the
-/// role (`list`, `node` or `nobody`), `optional`, `missing` (true if the manifest has no such
+/// role (`list`, `node` or `default`), `optional`, `missing` (true if the manifest has no such
 /// container), `step`, `waitsFor`, `held`, `remedy` (the missing annotation without which it is
 /// held), `done`, and `liveness` (the effect of its liveness probe by usher)), `addedLater` (the
 /// same fields for a container that `kubectl debug` adds, or null if it would not wait), `stop`

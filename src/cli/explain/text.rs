@@ -173,7 +173,7 @@ fn role(entry: &Entry) -> String {
     match entry.origin {
         Origin::Node => format!("{role} (by the node)"),
         Origin::List if entry.optional => format!("{role} (optional)"),
-        Origin::List | Origin::Nobody => role.clone(),
+        Origin::List | Origin::Default => role.clone(),
     }
 }
 

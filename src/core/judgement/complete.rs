@@ -173,7 +173,7 @@ impl Work<'_> {
         let name = container.name.as_str();
         let role = match self.plan.origin(name) {
             // An unlisted container is an app, a guest or, if in `initContainers`, a native init.
-            Origin::Nobody => role(&self.plan, self.pod, name),
+            Origin::Default => role(&self.plan, self.pod, name),
             Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),
         };

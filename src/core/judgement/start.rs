@@ -176,7 +176,7 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     Some(Entry {
         container: ADDED_LATER.to_owned(),
         role: Role::App.to_string(),
-        origin: Origin::Nobody,
+        origin: Origin::Default,
         optional: false,
         missing: false,
         step: None,

@@ -170,11 +170,11 @@ impl Pod {
             .map_or(Role::Guest, |container| container.role)
     }
 
-    /// The reason why a container of this name has its role. [`Origin::Nobody`] if the pod has no
+    /// The reason why a container of this name has its role. [`Origin::Default`] if the pod has no
     /// plan.
     pub fn origin(&self, name: &str) -> Origin {
         let plan = self.plan.as_ref();
-        plan.map_or(Origin::Nobody, |plan| plan.origin(name))
+        plan.map_or(Origin::Default, |plan| plan.origin(name))
     }
 
     /// True if a container of this name need not be created.

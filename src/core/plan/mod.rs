@@ -126,13 +126,13 @@ impl Plan {
     pub fn origin(&self, name: &str) -> Origin {
         match self.given || self.assignment.is_for_all_pods() {
             true => self.assignment.origin(name),
-            false => Origin::Nobody,
+            false => Origin::Default,
         }
     }
 
     /// True if the container `name` is optional.
     pub fn is_optional(&self, name: &str) -> bool {
-        self.origin(name) != Origin::Nobody && self.assignment.is_optional(name)
+        self.origin(name) != Origin::Default && self.assignment.is_optional(name)
     }
 
     /// Records that a container of this name is present. If the name is optional, its list contains

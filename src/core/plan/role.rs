@@ -73,6 +73,6 @@ pub enum Origin {
     List,
     /// The node's rules give the role, because no list of the pod names the container.
     Node,
-    /// Neither the pod nor the node names the container.
-    Nobody,
+    /// The default role, because neither the pod nor the node names the container.
+    Default,
 }

@@ -186,7 +186,7 @@ impl RoleAssignment {
         match self.roles.contains_key(name) {
             true => Origin::List,
             false if self.of_node.is_sidecar(name) => Origin::Node,
-            false => Origin::Nobody,
+            false => Origin::Default,
         }
     }
 

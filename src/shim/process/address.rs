@@ -361,7 +361,7 @@ mod tests {
     fn listen(path: &Path) -> UnixListener {
         match claim_within(AMPLE, path, "a").unwrap() {
             Claim::Ours(listener) => listener,
-            Claim::Taken => panic!("nobody was there"),
+            Claim::Taken => panic!("the address was free"),
         }
     }
 

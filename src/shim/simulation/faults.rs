@@ -154,22 +154,22 @@ impl FaultPlan for NoFaults {
             }
             _ => {}
         }
-        let luck = self.dice.within(0, 999);
+        let roll = self.dice.within(0, 999);
         let Faults {
             fails,
             hangs,
             panics,
             ..
         } = self.faults;
-        match luck {
-            luck if luck < fails => Fault::failure(wait, "out of luck"),
-            luck if luck < fails + hangs => Fault {
+        match roll {
+            roll if roll < fails => Fault::failure(wait, "simulated failure"),
+            roll if roll < fails + hangs => Fault {
                 after: limit(call),
                 outcome: Err(EngineError::CutShort(format!(
                     "{call:?} of {id} {TOOK_TOO_LONG}"
                 ))),
             },
-            luck if luck < fails + hangs + panics && is_a_job(call) => {
+            roll if roll < fails + hangs + panics && is_a_job(call) => {
                 panic!("{SIMULATED}{call:?} of {id}")
             }
             _ => Fault::delay(wait),

@@ -174,7 +174,7 @@ fn no_process_without_a_caller(account: &Account<'_>) -> Verdict {
 fn shims_end(account: &Account<'_>) -> Verdict {
     let number = account.ended.iter().position(|ended| !ended);
     broken(number.is_none(), || {
-        format!("shim {number:?} goes on for nobody")
+        format!("shim {number:?} goes on without a client")
     })
 }
 
@@ -237,7 +237,7 @@ fn one_exit_each(account: &Account<'_>) -> Verdict {
                 .any(|notice| matches!(notice, Notice::Started { .. }))
         };
         broken(!is_start || called.outcome.is_err() || started(), || {
-            format!("{} is started and nobody is told", called.id)
+            format!("{} is started, and its start is not published", called.id)
         })?;
     }
     Ok(())

@@ -90,7 +90,7 @@ const FOUND: &[(u64, &str)] = &[
     ),
     (
         56808,
-        "a SIGKILL for what nobody has answered the Start of is taken for a request of the pod's",
+        "a SIGKILL for a container whose Start is not answered counts as a request of the pod",
     ),
     (
         51_017_534,

@@ -161,8 +161,8 @@ impl Pod {
     /// termination decided by the shim. `None` if there are none, or if the sandbox has exited.
     fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDecision>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
-        let somebody = self.containers.values().find(|it| it.is_ordered())?;
-        let again = || ended.again(self.now, self.annotated_grace(somebody));
+        let container = self.containers.values().find(|it| it.is_ordered())?;
+        let again = || ended.again(self.now, self.annotated_grace(container));
         is_due.then(|| Due::Now(PodDecision::Terminate(Box::new(again()))))
     }
 

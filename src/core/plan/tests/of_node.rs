@@ -22,7 +22,7 @@ fn a_container_with_a_role_of_the_node_only_is_an_optional_sidecar() {
     assert_eq!(plan.role("istio-proxy"), Role::Sidecar);
     assert_eq!(plan.origin("istio-proxy"), Origin::Node);
     assert_eq!(plan.origin("setup"), Origin::List);
-    assert_eq!(plan.origin("debugger"), Origin::Nobody);
+    assert_eq!(plan.origin("debugger"), Origin::Default);
     assert!(plan.is_optional("istio-proxy"));
     assert!(plan.sidecars().is_empty());
     plan.mark_present("istio-proxy");

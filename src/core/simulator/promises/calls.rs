@@ -28,7 +28,7 @@ pub fn single_stops_are_delivered(run: &Run<'_>) -> Verdict {
         });
         broken(signalled.is_none(), || {
             format!(
-                "{} is told at {signalled:?}, and nobody has asked for it",
+                "{} gets a signal at {signalled:?} without a request",
                 trace.id
             )
         })?;

@@ -182,7 +182,7 @@ pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
         }
         let began = run.began(trace.sandbox, first);
         for member in predecessors(run, trace).filter(|member| member.part == Part::Sidecar) {
-            // Nobody waits for an optional sidecar that has not been created in this run.
+            // No container waits for an optional sidecar that has not been created in this run.
             let namesakes = || before().filter(|it| it.member.name == member.name);
             let is_of_run = |it: &ContainerTrace<'_>| it.created >= began && it.created <= first;
             if member.optional && !namesakes().any(is_of_run) {

@@ -155,9 +155,9 @@ pub(crate) fn control(input: &[u8]) {
             let service = Arc::new(control::Service::new(pod));
             // If the test does not run with root's group, connections become read-only clients.
             // These are read in the same way, but may have to wait.
-            let (_, nobody) = mpsc::unbounded_channel();
+            let (_, callers_receiver) = mpsc::unbounded_channel();
             let meter = Meter::new(Arc::new(SystemClock));
-            let (clients, _) = Clients::new(Some(callers), Callers(nobody), meter);
+            let (clients, _) = Clients::new(Some(callers), Callers(callers_receiver), meter);
             Server::new()
                 .add_listener(Listener::new(clients))
                 .register_service(create_control(service))
