@@ -135,7 +135,7 @@ fn containerd(cluster: &Cluster) -> String {
         true => (
             String::new(),
             "",
-            format!("{dir}/guest/cni"),
+            "/opt/cni/bin".to_owned(),
             "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n      \
              SystemdCgroup = true\n",
         ),
