@@ -274,8 +274,26 @@ impl From<oci::Options> for Options {
 /// True if systemd has to make the cgroups although no option says so. A caller that passes no
 /// options requests this by the form of the cgroup's path. False if systemd does not run.
 pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
-    let is_given = options.is_some_and(|any| name(any) == RUNC || !any.value.is_empty());
-    !is_given && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
+    let is_configured = options.is_some_and(are_configured);
+    !is_configured && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
+}
+
+/// True if the caller's configuration has a table of options. For a container in a pod without a
+/// pause container, containerd sends options even without such a table, but then only the address
+/// of the shim's Task API is set.
+fn are_configured(options: &Any) -> bool {
+    if name(options) != RUNC {
+        return !options.value.is_empty();
+    }
+    let Ok(mut options) = oci::Options::parse_from_bytes(&options.value).map(Options::from) else {
+        return true;
+    };
+    if options.task_api_address.is_empty() {
+        return true;
+    }
+    options.task_api_address.clear();
+    options.task_api_version = 0;
+    options != Options::default()
 }
 
 /// Writes the copy of the options into the bundle.
@@ -354,6 +372,23 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn options_with_nothing_but_the_task_address_are_not_configured() {
+        let sent = |change: fn(&mut oci::Options)| {
+            let mut options = oci::Options::new();
+            options.set_task_api_address("unix:///run/containerd/s/1".to_owned());
+            options.set_task_api_version(3);
+            change(&mut options);
+            any(RUNC, options.write_to_bytes().unwrap())
+        };
+        assert!(!are_configured(&sent(|_| {})));
+        assert!(are_configured(&sent(|options| options.set_io_uid(7))));
+        // Without the address, the message comes from the configuration, even if it is empty.
+        assert!(are_configured(&any(RUNC, Vec::new())));
+        assert!(!are_configured(&any(GENERIC, Vec::new())));
+        assert!(are_configured(&wrapped(3, "SystemdCgroup = false\n")));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::task::{Cleanup, Execs, Removal, Updates};
 use super::time::Time;
 
 /// The relation of a just-created container to the termination under way.
-pub(super) enum Arrival {
+enum Arrival {
     /// The container stays in the run that its Create has assigned to it.
     InTime,
     /// The termination is over, and the pod has no sandbox container: the container belongs to the
@@ -141,9 +141,34 @@ impl Pod {
         Ok(())
     }
 
+    /// Records that the OCI runtime has created a container, with its init process parked.
+    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
+        self.park_init(now, id, ContainerState::created);
+    }
+
+    /// Records a container created from a checkpoint: its process is restored when its turn comes.
+    /// Otherwise as [`handle_created`](Pod::handle_created).
+    pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
+        self.park_init(now, id, ContainerState::created_to_restore);
+    }
+
+    fn park_init(
+        &mut self,
+        now: Time,
+        id: &ContainerId,
+        transition: fn(&mut ContainerState) -> Result<(), InvalidTransition>,
+    ) {
+        self.now = now;
+        self.on_event(id, Pod::arrival, |context, arrival| {
+            let outcome = transition(&mut context.container.state);
+            context.apply_arrival(outcome, arrival);
+        });
+        self.settle(now);
+    }
+
     /// The relation of `container` to the termination under way, when the engine reports that the
     /// container is created. Always [`Arrival::InTime`] without a termination.
-    pub(super) fn arrival(&self, container: &Container) -> Arrival {
+    fn arrival(&self, container: &Container) -> Arrival {
         // A defer container is in time: it still runs if its step is not past.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
@@ -279,11 +304,7 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    pub(super) fn apply_arrival(
-        &mut self,
-        outcome: Result<(), InvalidTransition>,
-        arrival: Arrival,
-    ) {
+    fn apply_arrival(&mut self, outcome: Result<(), InvalidTransition>, arrival: Arrival) {
         if self.ok_or_log(outcome).is_none() {
             return;
         }

@@ -13,9 +13,8 @@ use crate::plan::PreStop;
 
 use super::Pod;
 use super::action::{Cause, SignalReason};
-use super::container::{Container, HookState, TerminationWork};
+use super::container::Container;
 use super::grace::MIN_GRACE;
-use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
 use super::termination::Termination;
@@ -117,37 +116,6 @@ impl Pod {
         };
         let mut defers = plan.pre_exit().iter().chain(plan.post_exit());
         plan.has_termination_hooks() || defers.any(|name| !self.history.was_deferred(name))
-    }
-
-    /// Drops an inferred termination, if there is one, because the caller creates the container
-    /// `new_container`: kubelet creates no containers in a pod that it ends. Hooks and defer
-    /// containers run again in the next termination. If the pod has no sandbox container and has
-    /// ended, a new pod begins instead. A decided termination stays.
-    pub(super) fn disprove_termination(&mut self, new_container: &str) {
-        let is_inferred = |termination: &Termination| !termination.cause().is_decided();
-        if !self.termination.as_ref().is_some_and(is_inferred) {
-            return;
-        }
-        let was_over = self.termination.take().is_some_and(|it| it.is_over());
-        let mut containers = self.containers.values();
-        let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
-        // Without a sandbox container, a new pod takes the place of one that has ended.
-        if was_over && !is_alive && !self.has_sandbox() {
-            return self.note_restart_of_all(new_container);
-        }
-        // Hooks and defers run again in the real termination.
-        self.history.forget_defers();
-        for container in self.containers.values_mut() {
-            if let Some(request) = &mut container.request {
-                request.disprove();
-            }
-            if container.termination_work == TerminationWork::Hook(HookState::Over) {
-                container.termination_work = TerminationWork::Hook(HookState::Pending);
-            }
-        }
-        self.out.report(Report::NotTerminating {
-            disproved_by: new_container.to_owned(),
-        });
     }
 
     pub(super) fn termination_window(&self) -> Duration {

@@ -1,7 +1,7 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! A termination that the shim has decided goes on if the caller creates more containers. Such a
-//! container belongs to the termination (for example a sidecar of a finished Job) or to the next
+//! A Create disproves an inferred termination. A termination that the shim has decided goes on if
+//! the caller creates more containers. Such a container belongs to the termination (for example a sidecar of a finished Job) or to the next
 //! run. A caller may also restart all containers of a living pod in its sandbox (Kubernetes'
 //! RestartAllContainers, KEP-5532).
 
@@ -9,7 +9,7 @@ use crate::plan::{ContainerKind, Role};
 
 use super::Pod;
 use super::action::Cause;
-use super::container::Container;
+use super::container::{Container, HookState, TerminationWork};
 use super::history::{ExitReason, ReportedExit};
 use super::report::Report;
 use super::role_policy::RolePolicy;
@@ -28,6 +28,37 @@ pub(super) enum Run {
 }
 
 impl Pod {
+    /// Drops an inferred termination, if there is one, because the caller creates the container
+    /// `new_container`: kubelet creates no containers in a pod that it ends. Hooks and defer
+    /// containers run again in the next termination. If the pod has no sandbox container and has
+    /// ended, a new pod begins instead. A decided termination stays.
+    pub(super) fn disprove_termination(&mut self, new_container: &str) {
+        let is_inferred = |termination: &Termination| !termination.cause().is_decided();
+        if !self.termination.as_ref().is_some_and(is_inferred) {
+            return;
+        }
+        let was_over = self.termination.take().is_some_and(|it| it.is_over());
+        let mut containers = self.containers.values();
+        let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
+        // Without a sandbox container, a new pod takes the place of one that has ended.
+        if was_over && !is_alive && !self.has_sandbox() {
+            return self.note_restart_of_all(new_container);
+        }
+        // Hooks and defers run again in the real termination.
+        self.history.forget_defers();
+        for container in self.containers.values_mut() {
+            if let Some(request) = &mut container.request {
+                request.disprove();
+            }
+            if container.termination_work == TerminationWork::Hook(HookState::Over) {
+                container.termination_work = TerminationWork::Hook(HookState::Pending);
+            }
+        }
+        self.out.report(Report::NotTerminating {
+            disproved_by: new_container.to_owned(),
+        });
+    }
+
     pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
         let Some(termination) = &self.termination else {
             // The pod will terminate because this container has failed, but it still waits until

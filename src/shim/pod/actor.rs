@@ -1,9 +1,9 @@
-//! The actor's loop, and the execution of the core's actions.
+//! The actor's mailbox and loop, and the execution of the core's actions.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info};
 
@@ -23,7 +23,37 @@ use crate::task_table::{ScoreLog, Task};
 use usher_core::lifecycle::{self, Action, ContainerId, Operations, Time, Wanted};
 
 use super::operations::infallible;
-use super::{MAILBOX, Message, Pod};
+
+/// Maximum number of messages that wait for the actor. The actor handles each in microseconds;
+/// senders wait while the mailbox is full.
+const MAILBOX: usize = 64;
+
+/// A request for the actor.
+pub(super) type Message = Box<dyn FnOnce(&mut Actor) + Send>;
+
+/// A handle to a pod's actor. Clones lead to the same actor.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    mailbox: mpsc::Sender<Message>,
+}
+
+impl Pod {
+    /// Sends the actor a request, and awaits the answer.
+    ///
+    /// # Errors
+    ///
+    /// The actor's error; [`CallError::unknown`] if the actor is gone, or lost the request in a panic.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Actor, Reply<T>) + Send + 'static,
+    ) -> Result<T, CallError> {
+        let gone = || CallError::unknown("the pod's actor did not answer");
+        let (reply, answer) = oneshot::channel();
+        let message: Message = Box::new(move |actor| question(actor, reply));
+        self.mailbox.send(message).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
 
 /// The actor that owns a pod.
 pub struct Actor {

@@ -5,7 +5,8 @@ use crate::events;
 use crate::record::What;
 use usher_core::lifecycle::{Call, ContainerId};
 
-use super::{Actor, Message};
+use super::Actor;
+use super::actor::Message;
 
 impl Actor {
     /// From now on, publishes (TaskOOM) and records OOM kills in a container, until its init

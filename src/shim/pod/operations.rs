@@ -13,7 +13,8 @@ use crate::task_table::outcome::Outcome;
 use usher_core::lifecycle::{ContainerId, OperationId, Wanted};
 use usher_engine::{CancelToken, Panicked, Work, catch_panic};
 
-use super::{Actor, Message};
+use super::Actor;
+use super::actor::Message;
 
 impl Actor {
     /// Runs `work` beside the actor. Then the actor calls `then` with the outcome, which is an

@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
-use super::state::{ContainerState, Freezer, InvalidTransition};
-use super::time::Time;
+use super::state::Freezer;
 
 pub(super) use execs::Execs;
 pub(super) use removal::{Cleanup, Removal};
@@ -54,31 +53,6 @@ pub enum TaskStatus {
 }
 
 impl Pod {
-    /// Records that the OCI runtime has created a container, with its init process parked.
-    pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
-        self.park_init(now, id, ContainerState::created);
-    }
-
-    /// Records a container created from a checkpoint: its process is restored when its turn comes.
-    /// Otherwise as [`handle_created`](Pod::handle_created).
-    pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
-        self.park_init(now, id, ContainerState::created_to_restore);
-    }
-
-    fn park_init(
-        &mut self,
-        now: Time,
-        id: &ContainerId,
-        transition: fn(&mut ContainerState) -> Result<(), InvalidTransition>,
-    ) {
-        self.now = now;
-        self.on_event(id, Pod::arrival, |context, arrival| {
-            let outcome = transition(&mut context.container.state);
-            context.apply_arrival(outcome, arrival);
-        });
-        self.settle(now);
-    }
-
     /// Records that the next init process of a container that is restarted in place is parked. The
     /// driver then executes its program, and reports with
     /// [`handle_restarted`](Pod::handle_restarted).
