@@ -141,8 +141,7 @@ impl Container {
     /// True if the container's stop signal was delivered or its SIGKILL is scheduled, unless that
     /// was for a failure.
     pub fn is_being_stopped(&self) -> bool {
-        let stop = self.state.stop();
-        (stop.is_delivered() || stop.kill_at().is_some()) && !stop.is_for_failure()
+        self.state.stop().is_under_way()
     }
 
     /// True while the container's termination hook runs.

@@ -237,6 +237,7 @@ impl History {
             && record.created == number
         {
             record.created = heir;
+            record.reopened.take_if(|reopened| *reopened == number);
         }
     }
 

@@ -72,16 +72,19 @@ impl Pod {
         Some((known, termination.forced(forced)))
     }
 
-    /// The open requests with their containers.
+    /// The open requests that count for the pod, with their containers. Requests for containers of
+    /// the next run count only before the termination of the current run has begun.
     pub(super) fn open_requests(&self) -> impl Iterator<Item = OpenRequest<'_>> {
         self.containers.values().filter_map(|container| {
-            let request = container.open_request(self.now)?;
+            let counts = !container.is_of_next_run || self.termination.is_none();
+            let request = container.open_request(self.now).filter(|_| counts)?;
             Some(OpenRequest { container, request })
         })
     }
 
     /// The time when `lone`, the only open stop request, counts as the termination of the pod. This
-    /// is the time of the request if no other container that usher orders runs for the caller. For
+    /// is the time of the request if no other container that usher orders runs for the caller, not
+    /// counting native init containers. For
     /// a held defer container beside which no app runs, it is one termination window later.
     /// Otherwise `None`, because a second request can still come. Also `None` for a SIGKILL, a
     /// guest or a native init container, or if no hook or defer container is left to run.
@@ -96,8 +99,10 @@ impl Pod {
             return None;
         }
         let mut others = self.containers.values().filter(|other| {
+            // Kubelet stops its own init containers after all others have exited.
             other.number != container.number
                 && other.is_ordered()
+                && !other.role_policy().is_left_to_caller()
                 && other.state.is_running_for_caller()
         });
         if others.clone().next().is_none() {

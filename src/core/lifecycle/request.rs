@@ -257,12 +257,11 @@ impl Container {
             .is_some_and(|request| request.signal().is_some())
     }
 
-    /// The stop request if it is open at `now` and counts for the pod. `None` also if the container
-    /// has exited, belongs to the next run, or is the sandbox.
+    /// The stop request if it is open at `now`. `None` also if the container has exited or is the
+    /// sandbox.
     pub fn open_request(&self, now: Time) -> Option<&StopRequest> {
         let request = self.request.as_ref()?;
-        let is_of_the_pod = self.kind == ContainerKind::Workload && !self.is_of_next_run;
-        let counts = is_of_the_pod && self.state.is_alive();
+        let counts = self.kind == ContainerKind::Workload && self.state.is_alive();
         (counts && request.is_open(now)).then_some(request)
     }
 

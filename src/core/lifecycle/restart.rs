@@ -88,9 +88,11 @@ impl Pod {
         outcome: Result<(), ActionError>,
     ) {
         self.now = now;
-        // A container that was told to stop is not restarted.
+        // A container that was told to stop is not restarted. The exit of the new process, which
+        // may have come first, is no stop.
         let hidden_exit = |pod: &Pod, it: &Container| {
-            it.is_being_stopped().then(|| pod.report_of_hidden_exit(it))
+            let is_stopped = it.state.stop_of_restart().is_under_way();
+            is_stopped.then(|| pod.report_of_hidden_exit(it))
         };
         let exit = self.on_event(id, hidden_exit, |context, hidden_exit| match outcome {
             _ if !context.container.state.is_restarting() => None,
@@ -242,11 +244,15 @@ impl Pod {
         if !container.role_policy().is_helper || is_killed || container.is_removal_wanted() {
             return false;
         }
+        // While the program runs, only a checkpoint that ends the container cleans it up: its
+        // caller waits for the exit.
+        if container.is_cleanup_under_way() {
+            return false;
+        }
         // In a termination, a stop request waits for the container's turn. Until then the container
         // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();
-        let was_stopped = (stop.is_delivered() || stop.kill_at().is_some()) && !has_failed;
-        let has_to_go = was_stopped || asked_alone || self.turn_has_come(container);
+        let has_to_go = stop.is_under_way() || asked_alone || self.turn_has_come(container);
         let is_to_live = stop.why() == Some(SignalReason::ProbeFailed(ProbeKind::Liveness));
         let own = self.own_restart_policy(container);
         let wanted = match is_to_live {

@@ -537,9 +537,17 @@ impl World {
         };
         if process.script.restarts_fail > 0 {
             process.script.restarts_fail -= 1;
-            // The new process existed and could not be released, so the driver ends it.
+            let dies_first = process.script.restarts_fail % 2 == 1;
             process.execution = execution;
             let outcome = Err(ActionError::reported("its program could not be executed"));
+            self.pod.handle_created_again(id);
+            if dies_first {
+                // The new process died before its release, for example because memory ran out.
+                let killed = ExitStatus::Signal(9);
+                self.pod.handle_container_exited(self.now, id, killed);
+                return self.pod.handle_restarted(self.now, id, outcome);
+            }
+            // The new process existed and could not be released, so the driver ends it.
             self.pod.handle_restarted(self.now, id, outcome);
             return self.schedule(
                 ms(1),

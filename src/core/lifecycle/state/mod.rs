@@ -451,7 +451,9 @@ impl ContainerState {
     }
 
     /// The progress of the container's stop; `None` if no program runs or is being executed, or if
-    /// the program's exit is known already.
+    /// the exit of a program that is executed for the first time is known already. If a restart in
+    /// place is under way, a stop is recorded even after the exit of its process: it decides if the
+    /// program is restarted once more.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
             Inner::Running(_, Running { stop, .. })
@@ -461,12 +463,7 @@ impl ContainerState {
                     stop, exit: None, ..
                 },
             )
-            | Inner::Restarting(
-                _,
-                Restarting {
-                    stop, exit: None, ..
-                },
-            ) => Some(stop),
+            | Inner::Restarting(_, Restarting { stop, .. }) => Some(stop),
             _ => None,
         }
     }

@@ -27,6 +27,15 @@ impl ContainerState {
         }
     }
 
+    /// The progress of stopping the program of the restart in place that is under way, even if the
+    /// exit of this program is known already. `Undelivered` without such a restart.
+    pub fn stop_of_restart(&self) -> Stop {
+        match &self.inner {
+            Inner::Restarting(_, Restarting { stop, .. }) => *stop,
+            _ => Stop::Undelivered,
+        }
+    }
+
     /// True until the container's Create is answered, and while an abandoned creation is being
     /// undone.
     pub fn is_creating(&self) -> bool {

@@ -50,6 +50,12 @@ impl Stop {
             && !matches!(self, Stop::KillScheduled { .. })
     }
 
+    /// True if the stop signal was delivered or SIGKILL is scheduled, unless that was for a failure.
+    /// True also if the pod no longer waits for the program.
+    pub fn is_under_way(self) -> bool {
+        (self.is_delivered() || self.kill_at().is_some()) && !self.is_for_failure()
+    }
+
     /// True if SIGKILL was delivered, or the pod no longer waits for the program.
     pub fn is_killed(self) -> bool {
         matches!(self, Stop::Killed { .. } | Stop::GivenUp { .. })

@@ -176,7 +176,10 @@ impl Termination {
         if !self.cause.is_decided() {
             self.cause = cause;
         }
-        self.shorten(deadline, now);
+        // The deadline may be that of an early SIGKILL, which leaves the grace period as it was.
+        if deadline < self.deadline {
+            self.shorten(deadline, now);
+        }
     }
 
     /// Shortens the grace period to what the caller really gives. A later `deadline` than before
@@ -337,11 +340,10 @@ impl Pod {
         match termination.by_hand {
             // If it is too late to stop the container with the apps, it is stopped with the
             // sidecars.
-            true if container.role_policy().step.is_none() => Some(
-                policy
-                    .step_by_hand
-                    .max(termination.step.min(Step::Sidecars)),
-            ),
+            true if policy.defer_turn().is_none() => {
+                let own = policy.step.unwrap_or(policy.step_by_hand);
+                Some(own.max(termination.step.min(Step::Sidecars)))
+            }
             _ => policy.step,
         }
     }

@@ -541,3 +541,25 @@ fn a_sidecar_that_was_created_before_its_pod_failed_counts_when_the_pod_starts_f
     world.run_for(secs(1));
     assert!(world.is_executing("web"), "{:#?}", world.seen);
 }
+
+/// The app has failed, and runs again in the next run. A cleanup is still to be created.
+#[test]
+fn a_cleanup_runs_if_the_pod_is_deleted_while_a_container_of_the_next_run_is_held() {
+    let lists = [
+        ("restart-policy", "Always"),
+        ("essential", "web"),
+        ("post-exit", "clean report"),
+        ("apps", "web"),
+    ];
+    let world = World::new(&lists).script("clean", exits_after(100, 0));
+    let mut world = running(world.with_sandbox(), &["web", "clean"]);
+    world.call(Call::Crash("web", 1));
+    world.call(Call::Run("web#2", Some(secs(120))));
+    world.run_for(secs(2));
+    for name in ["web#2", "clean"] {
+        world.call(Call::Kill(name, TERM, Some(secs(150))));
+    }
+    world.run_for(secs(5));
+    assert!(world.executed("clean").is_some(), "{:#?}", world.seen);
+    assert!(world.reported("web#2").is_some(), "{:#?}", world.seen);
+}

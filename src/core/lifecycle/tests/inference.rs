@@ -1,10 +1,10 @@
 //! Inference of a pod's termination: the meaning of a single stop request.
 
-use crate::lifecycle::Phase;
+use crate::lifecycle::{HookKind, Phase};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
 use super::fixtures::{TERM, deaf, running};
-use crate::simulator::{Call, Script, World, ms, secs};
+use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 fn with_pre_stop(pre_stop: PreStop) -> World {
     let facts = KubeletFacts {
@@ -288,4 +288,25 @@ fn under_cri_any_signal_but_kill_is_a_stop_signal_in_a_call_with_a_deadline() {
     world.call(Call::Kill("web", winch, None));
     assert_eq!(world.signalled("web"), Some(world.now));
     assert_eq!(world.pod.phase(), Phase::Running);
+}
+
+/// Kubelet asks a native sidecar to stop only after all apps have exited.
+#[test]
+fn a_native_sidecar_does_not_hide_that_the_only_app_is_stopped_with_its_pod() {
+    let world = World::new(&[
+        ("native-init", "mesh"),
+        ("apps", "web"),
+        ("termination-hook.usher/web", r#"{"sleep":{"seconds":1}}"#),
+    ])
+    .with_sandbox();
+    let mut world = running(world, &["mesh", "web"]);
+    world.call(Call::Kill("web", TERM, Some(secs(150))));
+    world.run_for(secs(5));
+    let hook = world.at(&Seen::HookBegan("web".into(), HookKind::Termination));
+    assert!(
+        hook.is_some() && hook < world.signalled("web"),
+        "{:#?}",
+        world.seen
+    );
+    assert_eq!(world.signalled("mesh"), None);
 }

@@ -706,3 +706,21 @@ fn a_guest_runs_in_a_pod_that_has_ended() {
     world.run_for(secs(1));
     assert!(world.is_executing("debugger"));
 }
+
+#[test]
+fn the_success_of_an_init_container_outlasts_a_second_one_that_could_not_be_created() {
+    let broken = Script {
+        cannot_be_created: true,
+        ..Script::default()
+    };
+    let mut world = World::new(&[("init", "migrate")])
+        .script("migrate", ends(500, 0))
+        .script("migrate#2", broken);
+    world.call(Call::Run("migrate", None));
+    world.run_for(secs(2));
+    world.call(Call::Run("migrate#2", None));
+    world.run_for(secs(1));
+    world.call(Call::Run("web", None));
+    world.run_for(secs(2));
+    assert!(world.is_executing("web"), "{:#?}", world.seen);
+}

@@ -277,3 +277,24 @@ proptest! {
         world.check_end();
     }
 }
+
+#[test]
+fn a_stop_by_hand_ends_a_held_container_of_the_next_run_although_its_step_is_over() {
+    let world = World::new(&[
+        ("sidecars", "proxy"),
+        ("essential", "web"),
+        ("restart-policy", "Always"),
+    ])
+    .script("proxy", stops_after(5_000))
+    .with_sandbox();
+    let mut world = running(world, &["proxy", "web"]);
+    world.call(Call::Crash("web", 1));
+    world.run_for(secs(1));
+    world.call(Call::Run("web#2", Some(secs(120))));
+    world.run_for(ms(100));
+    assert!(world.is_alive("web#2"), "{:#?}", world.seen);
+    world.stop(None).unwrap();
+    world.run_for(secs(40));
+    assert!(!world.is_alive("web#2"), "{:#?}", world.seen);
+    assert_eq!(world.executed("web#2"), None);
+}

@@ -584,3 +584,29 @@ proptest! {
         world.check_end();
     }
 }
+
+/// A forced deletion kills the sandbox at the same time as the containers.
+#[test]
+fn after_an_early_sigkill_the_death_of_the_sandbox_takes_no_sidecar_its_last_chance() {
+    let world = World::new(&[("sidecars", "proxy"), ("grace-policy", "Reserve")])
+        .script("web", deaf())
+        .script("proxy", stops_after(1_500))
+        .with_sandbox();
+    let mut world = running(world, &["proxy", "web"]);
+    for name in ["proxy", "web"] {
+        world.call(Call::Kill(name, TERM, Some(secs(150))));
+    }
+    world.run_for(secs(2));
+    for name in ["web", "proxy"] {
+        world.call(Call::Kill(name, Signal::KILL, Some(secs(120))));
+    }
+    world.run_for(ms(5));
+    world.call(Call::Crash("pause", 137));
+    world.run_for(secs(10));
+    let signals: Vec<_> = world
+        .signals("proxy")
+        .iter()
+        .map(|(_, signal)| *signal)
+        .collect();
+    assert_eq!(signals, [TERM], "{:#?}", world.seen);
+}

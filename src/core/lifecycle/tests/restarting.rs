@@ -1,7 +1,8 @@
 //! Sidecars that the shim restarts in place, and sidecars that it does not restart.
 
-use crate::lifecycle::{Action, Kill, Refusal, RequestId};
+use crate::lifecycle::{Action, ActionError, Kill, Refusal, RequestId, TaskStatus};
 use crate::plan::Signal;
+use crate::process::ExitStatus;
 
 use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
@@ -382,4 +383,64 @@ fn under_on_failure_a_sidecar_that_ends_with_0_before_its_stop_is_delivered_is_c
     assert_eq!(world.signalled("proxy"), None);
     world.call(Call::Crash("proxy", 0));
     assert_eq!(world.reported("proxy"), Some(143));
+}
+
+/// A sidecar whose restart is under way. The new process has died before its release, for example
+/// because memory ran out.
+fn died_during_restart() -> World {
+    let mut world = running(job("Never"), &["proxy", "web"]);
+    world.call(Call::Crash("proxy", 1));
+    world.run_for(ms(1));
+    let (now, id) = (world.now, "proxy".into());
+    world.pod.handle_created_again(&id);
+    world
+        .pod
+        .handle_container_exited(now, &id, ExitStatus::Signal(9));
+    world
+}
+
+#[test]
+fn a_restart_whose_process_died_before_its_release_is_tried_again() {
+    let mut world = died_during_restart();
+    let (now, id) = (world.now, "proxy".into());
+    let gone = Err(ActionError::reported("its process has ended"));
+    world.pod.handle_restarted(now, &id, gone);
+    assert_eq!(world.pod.task_status(&id), Some(TaskStatus::Running));
+    let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
+    let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
+    assert!(!actions.iter().any(ends), "{actions:#?}");
+}
+
+#[test]
+fn a_sigkill_after_the_exit_of_a_process_that_is_being_restarted_prevents_the_next_restart() {
+    for outcome in [Ok(()), Err(ActionError::reported("its process has ended"))] {
+        let mut world = died_during_restart();
+        let (now, id) = (world.now, "proxy".into());
+        let kill = Kill {
+            signal: Signal::KILL,
+            all: false,
+            call_timeout: None,
+        };
+        world.pod.handle_kill(now, &id, RequestId(9_000), kill);
+        world.pod.handle_restarted(now, &id, outcome);
+        let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
+        let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
+        assert!(actions.iter().any(ends), "{actions:#?}");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_ends_a_sidecar_is_followed_by_no_restart() {
+    let mut world = running(job("Never"), &["proxy", "web"]);
+    let (now, id) = (world.now, "proxy".into());
+    world.pod.handle_checkpoint(&id, true).unwrap();
+    world
+        .pod
+        .handle_container_exited(now, &id, ExitStatus::Signal(9));
+    world.pod.handle_checkpointed(now, &id);
+    let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
+    let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
+    assert!(actions.iter().any(ends), "{actions:#?}");
+    let restarts = |action: &Action| matches!(action, Action::Restart { .. });
+    assert!(!actions.iter().any(restarts), "{actions:#?}");
 }

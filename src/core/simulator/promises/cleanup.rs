@@ -352,10 +352,12 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));
     let has_probes = trace.member.probed || trace.member.unwell.is_some();
-    // A request for the only container that reads RUNNING is a termination.
+    // A request for the only container that reads RUNNING, except for native ones, is a termination.
     let has_others = |at: Time| {
         let others = run.of(trace.sandbox).filter(|other| other.id != trace.id);
-        let mut others = others.filter(|other| other.part() != Part::Guest);
+        // Kubelet stops its own init containers after all others have exited.
+        let mut others =
+            others.filter(|other| other.part() != Part::Guest && !other.part().is_native());
         // Looks at the state 1 ms before the signal, because another container may exit at the
         // moment of the signal.
         others.any(|other| other.reads_running(at.before(ms(1))))
