@@ -56,7 +56,7 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
                     |trace: &&ContainerTrace<'_>| open.first() == Some(&trace.id.as_str());
                 // Kubelet stops its own init containers after all others have exited.
                 let mut others = running.iter().filter(|trace| !trace.part().is_native());
-                let only = others.all(|trace| is_first(trace));
+                let only = others.all(is_first);
                 // If kubelet restarts while it stops a guest, the stop request for the guest counts
                 // as a second request.
                 let excused = open.len() > 1
