@@ -244,11 +244,6 @@ impl Pod {
         if !container.role_policy().is_helper || is_killed || container.is_removal_wanted() {
             return false;
         }
-        // While the program runs, only a checkpoint that ends the container cleans it up: its
-        // caller waits for the exit.
-        if container.is_cleanup_under_way() {
-            return false;
-        }
         // In a termination, a stop request waits for the container's turn. Until then the container
         // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
         let asked_alone = container.is_asked() && self.termination.is_none();

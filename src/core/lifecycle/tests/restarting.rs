@@ -428,19 +428,3 @@ fn a_sigkill_after_the_exit_of_a_process_that_is_being_restarted_prevents_the_ne
         assert!(actions.iter().any(ends), "{actions:#?}");
     }
 }
-
-#[test]
-fn a_checkpoint_that_ends_a_sidecar_is_followed_by_no_restart() {
-    let mut world = running(job("Never"), &["proxy", "web"]);
-    let (now, id) = (world.now, "proxy".into());
-    world.pod.handle_checkpoint(&id, true).unwrap();
-    world
-        .pod
-        .handle_container_exited(now, &id, ExitStatus::Signal(9));
-    world.pod.handle_checkpointed(now, &id);
-    let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
-    let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
-    assert!(actions.iter().any(ends), "{actions:#?}");
-    let restarts = |action: &Action| matches!(action, Action::Restart { .. });
-    assert!(!actions.iter().any(restarts), "{actions:#?}");
-}
