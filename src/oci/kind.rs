@@ -79,7 +79,7 @@ impl EngineKind for Oci {
         let reaper = Reaper::default();
         let mut options = options::load(bundle);
         let config = Bundle::read(bundle).unwrap_or_default();
-        options.systemd_cgroup |= options::implies_systemd_cgroup(None, &config);
+        options.systemd_cgroup |= options::implies_systemd_cgroup(None, &options, &config);
         let mut runtime = OciRuntime::new(&options, namespace, bundle, reaper.clone());
         runtime.within(DELETED_WITHIN);
         let was_busy = leftovers::await_commands(bundle);

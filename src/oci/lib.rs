@@ -175,7 +175,7 @@ impl Engine for OciEngine {
         let mut options = options.map_err(EngineError::invalid)?;
         let bundle = Bundle::read(&order.bundle);
         let bundle = bundle.map_err(EngineError::invalid)?;
-        options.systemd_cgroup |= options::implies_systemd_cgroup(given, &bundle);
+        options.systemd_cgroup |= options::implies_systemd_cgroup(given, &options, &bundle);
         let joins = Namespaces::named(bundle.namespaces(), sandbox)
             .map_err(|error| EngineError::Precondition(error.to_string()))?;
         let reaper = self.reaper.with_own_threads();

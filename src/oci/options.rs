@@ -273,27 +273,24 @@ impl From<oci::Options> for Options {
 
 /// True if systemd has to make the cgroups although no option says so. A caller that passes no
 /// options requests this by the form of the cgroup's path. False if systemd does not run.
-pub fn implies_systemd_cgroup(options: Option<&Any>, bundle: &Bundle) -> bool {
-    let is_configured = options.is_some_and(are_configured);
+pub fn implies_systemd_cgroup(sent: Option<&Any>, options: &Options, bundle: &Bundle) -> bool {
+    let is_configured = sent.is_some_and(|sent| are_configured(sent, options));
     !is_configured && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
 }
 
-/// True if the caller's configuration has a table of options. For a container in a pod without a
-/// pause container, containerd sends options even without such a table, but then only the address
-/// of the shim's Task API is set.
-fn are_configured(options: &Any) -> bool {
-    if name(options) != RUNC {
-        return !options.value.is_empty();
+/// True if the caller's configuration has a table of options. `options` is the content of `sent`.
+/// For a container in a pod without a pause container, containerd sends options even without such a
+/// table, but then only the address of the shim's Task API is set.
+fn are_configured(sent: &Any, options: &Options) -> bool {
+    if name(sent) != RUNC {
+        return !sent.value.is_empty();
     }
-    let Ok(mut options) = oci::Options::parse_from_bytes(&options.value).map(Options::from) else {
-        return true;
+    let address_only = Options {
+        task_api_address: options.task_api_address.clone(),
+        task_api_version: options.task_api_version,
+        ..Options::default()
     };
-    if options.task_api_address.is_empty() {
-        return true;
-    }
-    options.task_api_address.clear();
-    options.task_api_version = 0;
-    options != Options::default()
+    options.task_api_address.is_empty() || *options != address_only
 }
 
 /// Writes the copy of the options into the bundle.
@@ -383,12 +380,13 @@ mod tests {
             change(&mut options);
             any(RUNC, options.write_to_bytes().unwrap())
         };
-        assert!(!are_configured(&sent(|_| {})));
-        assert!(are_configured(&sent(|options| options.set_io_uid(7))));
+        let is_configured = |any: &Any| are_configured(any, &from_any(Some(any)).unwrap());
+        assert!(!is_configured(&sent(|_| {})));
+        assert!(is_configured(&sent(|options| options.set_io_uid(7))));
         // Without the address, the message comes from the configuration, even if it is empty.
-        assert!(are_configured(&any(RUNC, Vec::new())));
-        assert!(!are_configured(&any(GENERIC, Vec::new())));
-        assert!(are_configured(&wrapped(3, "SystemdCgroup = false\n")));
+        assert!(is_configured(&any(RUNC, Vec::new())));
+        assert!(!is_configured(&any(GENERIC, Vec::new())));
+        assert!(is_configured(&wrapped(3, "SystemdCgroup = false\n")));
     }
 
     #[test]

@@ -129,6 +129,11 @@ impl Container {
         self.role_policy().defer_turn()
     }
 
+    /// True for a sidecar that is started in the sense of KEP-753: others need not wait for it.
+    pub fn is_started_sidecar(&self) -> bool {
+        self.role_policy().is_helper && self.state.is_started()
+    }
+
     /// True while the container's stop request may be a mistake: the only sign of it is an Exec
     /// that may be either the preStop or the postStart handler. This is so if both handlers are the
     /// same command and the Exec came when a postStart was possible.

@@ -245,8 +245,7 @@ impl Pod {
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
-            let is_started = heir.role_policy().is_helper && heir.state.is_started();
-            let heir = heir.number;
+            let (is_started, heir) = (heir.is_started_sidecar(), heir.number);
             self.history.inherit(name, number, heir);
             // The start was not recorded if it came during the failed creation.
             if is_started {

@@ -384,7 +384,7 @@ impl ContainerContext<'_> {
     /// startup probe has succeeded, and no postStart handler runs or has failed. Otherwise, and for
     /// other containers, does nothing.
     pub fn note_if_started(&mut self) {
-        if !self.container.role_policy().is_helper || !self.container.state.is_started() {
+        if !self.container.is_started_sidecar() {
             return;
         }
         if let Some(running) = self.container.state.as_running() {

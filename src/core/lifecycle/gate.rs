@@ -164,15 +164,12 @@ impl Pod {
         };
         if names.is_empty() {
             return match self.termination {
-                Some(_) => "the end of its pod".to_owned(),
                 None if self.awaits_defers() => {
                     "the end of its pod, which waits for defer containers that are not created yet"
                         .to_owned()
                 }
-                None => match container.role_policy().start_condition {
-                    StartCondition::AtTheEnd(_) => "the end of its pod".to_owned(),
-                    _ => "its start".to_owned(),
-                },
+                None if container.defer_turn().is_none() => "its start".to_owned(),
+                _ => "the end of its pod".to_owned(),
             };
         }
         let words = names.iter().map(|name| {

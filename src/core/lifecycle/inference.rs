@@ -84,10 +84,10 @@ impl Pod {
 
     /// The time when `lone`, the only open stop request, counts as the termination of the pod. This
     /// is the time of the request if no other container that usher orders runs for the caller, not
-    /// counting native init containers. For
-    /// a held defer container beside which no app runs, it is one termination window later.
-    /// Otherwise `None`, because a second request can still come. Also `None` for a SIGKILL, a
-    /// guest or a native init container, or if no hook or defer container is left to run.
+    /// counting native init containers. For a held defer container beside which no app runs, it is
+    /// one termination window later. Otherwise `None`, because a second request can still come.
+    /// Also `None` for a SIGKILL, a guest or a native init container, or if no hook or defer
+    /// container is left to run.
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()

@@ -1,9 +1,9 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
 //! A Create disproves an inferred termination. A termination that the shim has decided goes on if
-//! the caller creates more containers. Such a container belongs to the termination (for example a sidecar of a finished Job) or to the next
-//! run. A caller may also restart all containers of a living pod in its sandbox (Kubernetes'
-//! RestartAllContainers, KEP-5532).
+//! the caller creates more containers. Such a container belongs to the termination (for example a
+//! sidecar of a finished Job) or to the next run. A caller may also restart all containers of a
+//! living pod in its sandbox (Kubernetes' RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 

@@ -677,8 +677,8 @@ impl Containerd {
         let _ = asked.await;
     }
 
-    /// Makes the calls Create, Wait and Start, and cleans up if one fails. `call_timeout` is the time
-    /// limit of each.
+    /// Makes the calls Create, Wait and Start, and cleans up if one fails. `call_timeout` is the
+    /// time limit of each.
     pub async fn run(&self, id: &str, call_timeout: Option<Duration>) {
         self.there().await;
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lifecycle::{Cause, Phase, Refusal, Step};
 use crate::plan::Signal;
 
-use super::fixtures::{TERM, ask_all, deaf};
+use super::fixtures::{TERM, ask_all, broken, deaf};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 /// The timeout of a stop request with a grace period of two seconds. kubelet sends such requests
@@ -417,11 +417,7 @@ fn the_end_of_a_restarted_pod_waits_for_defers_that_are_not_created_again_yet() 
                 world.call(Call::Delete(name));
             }
         }
-        let broken = Script {
-            cannot_be_created: true,
-            ..Script::default()
-        };
-        let mut world = world.script("web#2", broken);
+        let mut world = world.script("web#2", broken());
         for name in ["proxy#2", "web#2", "report#2"] {
             world.call(Call::Run(name, None));
             world.run_for(ms(100));

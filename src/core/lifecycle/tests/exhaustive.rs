@@ -9,13 +9,15 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::lifecycle::{
-    Action, ActionError, BundleFacts, ContainerId, Demands, Kill, NewContainer, Phase, Pod, Report,
+    Action, ActionError, BundleFacts, ContainerId, Demands, NewContainer, Phase, Pod, Report,
     RequestId, Time,
 };
 use crate::plan::{ContainerKind, KubeletFacts, Plan, Role, Signal};
 use crate::process::ExitStatus;
 
 use crate::simulator::expand;
+
+use super::fixtures::by_hand;
 
 /// Limits of the number of events of each kind. Creations, starts, and the success of init
 /// containers are not limited.
@@ -339,11 +341,7 @@ impl Model {
                     _ => fork.left.kills -= 1,
                 }
                 fork.slots[n].is_asked = true;
-                let kill = Kill {
-                    signal,
-                    all: false,
-                    call_timeout: None,
-                };
+                let kill = by_hand(signal);
                 let request = RequestId(100 + n as u64);
                 fork.pod.handle_kill(now, &self.id(n), request, kill);
             }

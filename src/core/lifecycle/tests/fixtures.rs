@@ -1,6 +1,6 @@
 //! Pods and containers that many tests begin with.
 
-use crate::lifecycle::Exec;
+use crate::lifecycle::{Exec, Kill};
 use crate::plan::Signal;
 
 use crate::simulator::{Call, Script, World, ms, secs};
@@ -62,5 +62,22 @@ pub fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
         argv,
         has_deadline: false,
         is_interactive: false,
+    }
+}
+
+/// A container that the OCI runtime cannot create.
+pub fn broken() -> Script {
+    Script {
+        cannot_be_created: true,
+        ..Script::default()
+    }
+}
+
+/// A Kill that carries no deadline, as `ctr` sends it.
+pub fn by_hand(signal: Signal) -> Kill {
+    Kill {
+        signal,
+        all: false,
+        call_timeout: None,
     }
 }

@@ -3,7 +3,7 @@
 use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};
 
-use super::fixtures::{TERM, ask_all, deaf, running, stops_after};
+use super::fixtures::{TERM, ask_all, broken, deaf, running, stops_after};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 const QUICK_PROBE: (&str, &str) = (
@@ -67,13 +67,9 @@ fn an_init_container_that_died_before_its_program_ran_has_not_succeeded() {
 
 #[test]
 fn under_never_an_init_container_that_cannot_be_created_ends_the_pod() {
-    let broken = Script {
-        cannot_be_created: true,
-        ..Script::default()
-    };
     let mut world = World::new(&[("init", "migrate"), ("restart-policy", "Never")])
         .with_sandbox()
-        .script("migrate", broken);
+        .script("migrate", broken());
     world.call(Call::Run("web", None));
     world.run_for(secs(1));
     world.call(Call::Run("migrate", None));
@@ -84,13 +80,9 @@ fn under_never_an_init_container_that_cannot_be_created_ends_the_pod() {
 
 #[test]
 fn an_older_init_container_counts_again_when_the_newer_one_could_not_be_created() {
-    let broken = Script {
-        cannot_be_created: true,
-        ..Script::default()
-    };
     let mut world = World::new(&[("init", "migrate")])
         .script("migrate", ends(2_000, 0))
-        .script("migrate#2", broken);
+        .script("migrate#2", broken());
     world.call(Call::Run("migrate", None));
     world.call(Call::Run("web", None));
     world.run_for(secs(1));
@@ -389,11 +381,7 @@ fn an_essential_container_that_heeds_a_deletion_first_does_not_cut_the_others_sh
 
 #[test]
 fn a_run_is_not_complete_while_an_app_lives() {
-    let broken = Script {
-        cannot_be_created: true,
-        ..Script::default()
-    };
-    let world = job("Never", &[("apps", "web")]).script("web#2", broken);
+    let world = job("Never", &[("apps", "web")]).script("web#2", broken());
     let mut world = running(world, &["proxy", "web"]);
     world.call(Call::Run("web#2", None));
     world.run_for(secs(60));
@@ -709,13 +697,9 @@ fn a_guest_runs_in_a_pod_that_has_ended() {
 
 #[test]
 fn the_success_of_an_init_container_outlasts_a_second_one_that_could_not_be_created() {
-    let broken = Script {
-        cannot_be_created: true,
-        ..Script::default()
-    };
     let mut world = World::new(&[("init", "migrate")])
         .script("migrate", ends(500, 0))
-        .script("migrate#2", broken);
+        .script("migrate#2", broken());
     world.call(Call::Run("migrate", None));
     world.run_for(secs(2));
     world.call(Call::Run("migrate#2", None));

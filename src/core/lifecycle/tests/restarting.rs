@@ -1,14 +1,19 @@
 //! Sidecars that the shim restarts in place, and sidecars that it does not restart.
 
-use crate::lifecycle::{Action, ActionError, Kill, Refusal, RequestId, TaskStatus};
+use crate::lifecycle::{Action, ActionError, Refusal, RequestId, TaskStatus};
 use crate::plan::Signal;
 use crate::process::ExitStatus;
 
-use super::fixtures::{TERM, ask_all, deaf, never_ready, running, stops_after};
+use super::fixtures::{TERM, ask_all, by_hand, deaf, never_ready, running, stops_after};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
 
 fn job(policy: &'static str) -> World {
     World::new(&[("sidecars", "proxy"), ("restart-policy", policy)])
+}
+
+/// The actions that the core has decided on since the last one was carried out.
+fn actions(world: &mut World) -> Vec<Action> {
+    std::iter::from_fn(|| world.pod.poll_action()).collect()
 }
 
 #[test]
@@ -129,14 +134,11 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     world.run_for(ms(10));
     world.now = world.now.after(ms(1));
     let now = world.now;
-    let kill = Kill {
-        signal: Signal::KILL,
-        all: false,
-        call_timeout: None,
-    };
-    world.pod.handle_kill(now, &id, RequestId(9_000), kill);
+    world
+        .pod
+        .handle_kill(now, &id, RequestId(9_000), by_hand(Signal::KILL));
     world.pod.handle_restarted(now, &id, Ok(()));
-    let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
+    let actions = actions(&mut world);
     let is_kill = |action: &Action| matches!(action, Action::Signal { id: to, order } if *to == id && order.signal == Signal::KILL);
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
@@ -385,6 +387,10 @@ fn under_on_failure_a_sidecar_that_ends_with_0_before_its_stop_is_delivered_is_c
     assert_eq!(world.reported("proxy"), Some(143));
 }
 
+fn ends_output(action: &Action) -> bool {
+    matches!(action, Action::EndOutput { .. })
+}
+
 /// A sidecar whose restart is under way. The new process has died before its release, for example
 /// because memory ran out.
 fn died_during_restart() -> World {
@@ -406,9 +412,8 @@ fn a_restart_whose_process_died_before_its_release_is_tried_again() {
     let gone = Err(ActionError::reported("its process has ended"));
     world.pod.handle_restarted(now, &id, gone);
     assert_eq!(world.pod.task_status(&id), Some(TaskStatus::Running));
-    let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
-    let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
-    assert!(!actions.iter().any(ends), "{actions:#?}");
+    let actions = actions(&mut world);
+    assert!(!actions.iter().any(ends_output), "{actions:#?}");
 }
 
 #[test]
@@ -416,15 +421,11 @@ fn a_sigkill_after_the_exit_of_a_process_that_is_being_restarted_prevents_the_ne
     for outcome in [Ok(()), Err(ActionError::reported("its process has ended"))] {
         let mut world = died_during_restart();
         let (now, id) = (world.now, "proxy".into());
-        let kill = Kill {
-            signal: Signal::KILL,
-            all: false,
-            call_timeout: None,
-        };
-        world.pod.handle_kill(now, &id, RequestId(9_000), kill);
+        world
+            .pod
+            .handle_kill(now, &id, RequestId(9_000), by_hand(Signal::KILL));
         world.pod.handle_restarted(now, &id, outcome);
-        let actions: Vec<_> = std::iter::from_fn(|| world.pod.poll_action()).collect();
-        let ends = |action: &Action| matches!(action, Action::EndOutput { .. });
-        assert!(actions.iter().any(ends), "{actions:#?}");
+        let actions = actions(&mut world);
+        assert!(actions.iter().any(ends_output), "{actions:#?}");
     }
 }

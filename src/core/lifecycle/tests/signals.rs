@@ -1,22 +1,13 @@
 //! The meaning of a signal from the caller, and the reason for a signal that the shim sends.
 
-use crate::lifecycle::{ContainerId, Kill, ProbeKind, SignalReason};
+use crate::lifecycle::{ContainerId, ProbeKind, SignalReason};
 use crate::plan::Signal;
 
-use super::fixtures::{TERM, ask_all, deaf, running};
+use super::fixtures::{TERM, ask_all, by_hand, deaf, running};
 use crate::simulator::{Call, Script, World, ms, secs};
 
 fn signal(name: &str) -> Signal {
     name.parse().unwrap()
-}
-
-/// A Kill that carries no deadline, as `ctr` sends it.
-fn by_hand(signal: Signal) -> Kill {
-    Kill {
-        signal,
-        all: false,
-        call_timeout: None,
-    }
 }
 
 /// Why a container got the signals that it got.

@@ -3,7 +3,7 @@
 use crate::lifecycle::{Exec, Refusal, Time};
 use crate::plan::KubeletFacts;
 
-use super::fixtures::exec;
+use super::fixtures::{broken, exec};
 use crate::simulator::{Call, Script, World, ms, secs};
 
 const PROBE: (&str, &str) = (
@@ -494,13 +494,9 @@ fn a_start_during_the_failed_creation_of_a_container_with_the_same_name_counts()
         release_takes: ms(100),
         ..Script::default()
     };
-    let fails = Script {
-        cannot_be_created: true,
-        ..Script::default()
-    };
     let mut world = World::new(&[("sidecars", "proxy")])
         .script("proxy", slow)
-        .script("proxy#2", fails);
+        .script("proxy#2", broken());
     world.call(Call::Run("proxy", None));
     world.run_for(ms(120));
     world.call(Call::Create("proxy#2"));
