@@ -15,6 +15,19 @@ pub(super) fn kill_shim(host: &Containerd, id: &str) {
     kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill the shim");
 }
 
+/// Administrators send SIGUSR1 to shims, because shims in Go then write their stacks to the log.
+#[test]
+fn a_shim_survives_sigusr1_and_its_containers_do_not_ignore_the_signal() {
+    let seen = both(|host, runtime| {
+        run_witness(host, &witness(runtime, "a", &[]));
+        let shim = host.shim("a").pid;
+        kill(Pid::from_raw(shim as i32), Signal::SIGUSR1).expect("send the signal");
+        let signals = host.exec("a", &["/bin/grep", "SigIgn", "/proc/self/status"]);
+        (host.shim("a").pid == shim, signals.out())
+    });
+    assert_eq!(seen, (true, "SigIgn:\t0000000000000000\n".to_owned()));
+}
+
 #[test]
 fn a_container_ends_with_its_killed_shim() {
     let seen = both(|host, runtime| {

@@ -1,6 +1,7 @@
 //! Serves a pod, from its first container to its last.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use containerd_shim::Flags;
 use containerd_shim_protos::shim_async::create_task;
 use nix::sys::prctl::set_child_subreaper;
 use nix::unistd::dup2_stdin;
+use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
@@ -94,6 +96,14 @@ fn take_socket() -> Result<UnixListener, ShimError> {
     Ok(listener)
 }
 
+/// Makes SIGUSR1 harmless. Shims in Go write their stacks to the log at this signal, and
+/// administrators send it to all shims of a node. The shim must not ignore the signal instead: the
+/// OCI runtime and the containers would inherit that.
+fn survive_sigusr1() -> io::Result<()> {
+    // tokio's handler stays after the stream is dropped.
+    signal(SignalKind::user_defined1()).map(drop)
+}
+
 async fn serve_on(
     listener: UnixListener,
     flags: &Flags,
@@ -110,6 +120,7 @@ async fn serve_on(
         &std::env::var(TTRPC_ADDRESS).unwrap_or_default(),
         &flags.namespace,
     );
+    survive_sigusr1().map_err(ShimError::cannot("handle SIGUSR1"))?;
     let reaper = Reaper::default();
     reaper
         .start()
