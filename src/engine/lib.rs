@@ -269,9 +269,8 @@ pub struct CreateOptions {
     pub oom_score: Option<i32>,
     /// True if the container may be restarted in place, with the same streams.
     pub may_restart: bool,
-    /// True if the caller waits only until a deadline. Without one, the creation may take ten
-    /// minutes.
-    pub has_deadline: bool,
+    /// Time until the caller's deadline. Without one, the creation may take ten minutes.
+    pub call_timeout: Option<Duration>,
 }
 
 /// A created container.

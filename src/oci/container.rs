@@ -31,12 +31,9 @@ use super::init::OciInit;
 use super::restoration::OciRestoration;
 use super::words::Words;
 use super::{
-    Bundle, OciRuntime, Options, config, exit, forget, options, retry_on_exhaustion, shim_path,
+    Bundle, OciRuntime, Options, config, exit, forget, limits, options, retry_on_exhaustion,
+    shim_path,
 };
-
-/// Time limit of a creation whose caller sets none. The limit is long, because a hook may load a
-/// driver.
-const WITHOUT_A_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Time limit of the OCI runtime for cleaning up a canceled creation.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
@@ -99,9 +96,7 @@ impl Container for Handle {
         token: &CancelToken,
     ) -> Result<Created, EngineError> {
         let mut runtime = self.runtime.under(token);
-        if !options.has_deadline {
-            runtime.within(WITHOUT_A_DEADLINE);
-        }
+        runtime.within(limits::of_create(options.call_timeout));
         if let Some(sandbox) = &self.shares {
             // The check whether the sources of the owner's mounts exist may stall on a disk, so
             // this runs on a thread.

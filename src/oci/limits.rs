@@ -1,4 +1,5 @@
-//! The time limit of a container's deletion. The limit grows with each attempt that exceeds it.
+//! Time limits that depend on the call: the limit of a creation depends on its caller's deadline,
+//! and the limit of a deletion grows with each attempt that exceeds it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,6 +8,22 @@ use super::error::Verb;
 
 /// Upper bound of the time limit of a deletion.
 const AT_MOST: Duration = Duration::from_secs(100);
+
+/// Time limit of a creation whose caller sets none, and upper bound of any creation's limit. The
+/// limit is long, because a hook may load a driver.
+const CREATES_WITHIN_AT_MOST: Duration = Duration::from_secs(600);
+
+/// Time before the caller's deadline in which an incomplete container is removed, and the caller
+/// gets the error.
+const ANSWERS_BEFORE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Time limit of a creation. `call_timeout` is the time until the caller's deadline.
+pub fn of_create(call_timeout: Option<Duration>) -> Duration {
+    call_timeout.map_or(CREATES_WITHIN_AT_MOST, |timeout| {
+        let limit = timeout.saturating_sub(ANSWERS_BEFORE_DEADLINE);
+        limit.clamp(Verb::Create.limit(), CREATES_WITHIN_AT_MOST)
+    })
+}
 
 /// Number of times that a container's deletion has exceeded its limit.
 ///
@@ -42,6 +59,14 @@ impl TimeLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_creation_may_last_until_shortly_before_its_callers_deadline() {
+        let seconds = |timeout: u64| of_create(Some(Duration::from_secs(timeout))).as_secs();
+        let limits = [10, 120, 121, 900].map(seconds);
+        assert_eq!(limits, [100, 100, 101, 600]);
+        assert_eq!(of_create(None).as_secs(), 600);
+    }
 
     #[test]
     fn a_late_deletion_gets_more_time_up_to_a_limit() {

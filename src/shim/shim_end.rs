@@ -10,9 +10,13 @@ use tokio::time::Instant;
 use usher_core::lifecycle::ContainerId;
 
 /// Time after which an idle shim without a task ends, even if containerd is connected. After some
-/// failed Creates containerd keeps the connection and the bundle. A Create comes right after the
-/// shim's start, or never.
+/// failed Creates containerd keeps the connection and the bundle.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
+
+/// Time after which a new shim ends that has received no Create, while the containerd that started
+/// the shim runs. Since 2.4, containerd prepares the container's mounts between the shim's start
+/// and the Create.
+const FIRST_CREATE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Interval at which an idle shim checks if the containerd that started the shim still runs. While
 /// that containerd runs, its Create may still come.
@@ -44,6 +48,8 @@ pub(crate) struct ShimEnd {
     look_again: Option<Instant>,
     /// Returns true while the containerd that started this shim runs. `None` if not checked.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
+    /// True once a Create has come, even if the shim has refused it.
+    has_had_create: bool,
     /// Time at which a caller last needed the shim.
     empty_since: Instant,
     /// Time of the last check.
@@ -60,6 +66,7 @@ impl ShimEnd {
             announced: BTreeMap::new(),
             look_again: None,
             starter_is_there: None,
+            has_had_create: false,
             empty_since: now,
             looked: now,
         }
@@ -83,7 +90,7 @@ impl ShimEnd {
         if self.is_due {
             return self.look_again;
         }
-        let ends = self.empty_since.checked_add(ENDS_WHEN_EMPTY_FOR);
+        let ends = self.empty_since.checked_add(self.ends_when_empty_for());
         let looks = self.starter_is_there.as_ref().and_then(|_| {
             let last = self.looked.max(self.empty_since);
             last.checked_add(LOOKS_FOR_STARTER_EVERY)
@@ -106,7 +113,14 @@ impl ShimEnd {
         self.looked = Instant::now();
         let is_empty_for = self.looked.duration_since(self.empty_since);
         self.is_now = self.check(is_empty)
-            && (self.is_due || is_empty_for >= ENDS_WHEN_EMPTY_FOR || self.is_orphan());
+            && (self.is_due || is_empty_for >= self.ends_when_empty_for() || self.is_orphan());
+    }
+
+    fn ends_when_empty_for(&self) -> Duration {
+        match (&self.starter_is_there, self.has_had_create) {
+            (Some(_), false) => FIRST_CREATE_WITHIN,
+            _ => ENDS_WHEN_EMPTY_FOR,
+        }
     }
 
     /// Restarts the idle time after a message to the actor. `is_of_no_use` is true if the shim was
@@ -128,6 +142,11 @@ impl ShimEnd {
         {
             self.announced.insert(id, until);
         }
+    }
+
+    /// Notes that a Create has come.
+    pub fn note_create(&mut self) {
+        self.has_had_create = true;
     }
 
     /// Notes that the Create of a task was accepted. An earlier request to end no longer counts.
@@ -182,10 +201,12 @@ impl ShimEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::CreateCall;
     use crate::events::Publisher;
     use crate::pod::{Actor, Pod};
     use crate::process::serve::this_node;
-    use usher_engine::EngineKind;
+    use tokio::sync::oneshot;
+    use usher_engine::{EngineKind, Order};
     use usher_linux::reaper::Reaper;
     use usher_oci::Oci;
 
@@ -244,7 +265,19 @@ mod tests {
         assert_eq!(ends_after(0, for_one), 10);
         assert_eq!(ends_after(12, for_one), 20);
         assert_eq!(ends_after(18, for_one), 20);
-        assert_eq!(ends_after(1000, for_one), ENDS_WHEN_EMPTY_FOR.as_secs());
+        assert_eq!(ends_after(1000, for_one), FIRST_CREATE_WITHIN.as_secs());
+    }
+
+    #[test]
+    fn a_shim_whose_create_was_refused_ends_although_containerd_runs() {
+        let refused = |actor: &mut Actor| {
+            let nothing_there = CreateCall {
+                order: Order::default(),
+                call_timeout: None,
+            };
+            actor.create(nothing_there, oneshot::channel().0);
+        };
+        assert_eq!(ends_after(1000, refused), ENDS_WHEN_EMPTY_FOR.as_secs());
     }
 
     #[test]

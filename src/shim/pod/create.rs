@@ -22,6 +22,7 @@ impl Actor {
     /// Creates a container; answers with the process id of its init, or zero if the container is to
     /// be restored later. If the caller stops waiting, undoes the creation.
     pub fn create(&mut self, mut call: CreateCall, reply: Reply<i32>) {
+        self.shim_end.note_create();
         let Some(reading) = self.node.engine.read_options_file(&call.order) else {
             return self.create_with_options(call, reply);
         };
@@ -45,7 +46,7 @@ impl Actor {
         let options = CreateOptions {
             oom_score: self.score_for_bundle(&id),
             may_restart: self.core.may_restart_in_place(&id),
-            has_deadline: call.call_timeout.is_some(),
+            call_timeout: call.call_timeout,
         };
         let (order, under) = (call.order, token.clone());
         let work = async move {
