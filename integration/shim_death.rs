@@ -368,6 +368,33 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     await_no_remains(&host);
 }
 
+/// containerd 2.3 runs `delete` only for the sandbox, and removes the bundles of the pod's other
+/// containers itself.
+#[test]
+fn delete_for_the_first_container_deletes_the_others_of_its_shim() {
+    let in_pod = |config: &mut Value| {
+        host_pids(config);
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
+    };
+    for bundle_is_left in [true, false] {
+        let host = Containerd::start();
+        let script = ["/bin/sh", "-c", FAMILY];
+        let [first, a] = ["first", "a"].map(|id| {
+            let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
+            shim.api().create(&shim.create_request()).expect("create");
+            shim.api().start(id, "").expect("start");
+            shim
+        });
+        host.await_event("a", "up");
+        end_shim(&host, &a);
+        if !bundle_is_left {
+            fs::remove_dir_all(a.bundle()).expect("remove the bundle");
+        }
+        answer(&delete(&first));
+        await_no_remains(&host);
+    }
+}
+
 /// If containerd gives up a container, it may remove the container's bundle before it runs
 /// `delete`.
 #[test]

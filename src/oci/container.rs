@@ -28,6 +28,7 @@ use usher_linux::stdio::{
 use super::checkpoint::Restore;
 use super::error::RuntimeError;
 use super::init::OciInit;
+use super::joined::{self, Joined};
 use super::restoration::OciRestoration;
 use super::words::Words;
 use super::{
@@ -116,6 +117,14 @@ impl Container for Handle {
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {
             tracing::warn!(id = self.id, %error, "a restarted containerd may not find this shim");
         }
+        let joined = Joined {
+            id: self.id.clone(),
+            bundle: self.bundle.clone(),
+            options: self.options.clone(),
+        };
+        if let Err(error) = joined.record(Path::new(HOME)) {
+            tracing::warn!(id = self.id, %error, "if this shim dies, the container may live on");
+        }
         if self.options != Options::default() {
             options::save(&self.bundle, &self.options).map_err(EngineError::failed)?;
         }
@@ -126,6 +135,7 @@ impl Container for Handle {
             catch_panic(self.create_in(&runtime, restore, options.may_restart, fifos)).await;
         if created.is_err() {
             rootfs::unmount(&self.bundle, self.reaper.threads()).await;
+            joined::remove(Path::new(HOME), &self.id);
         }
         created
     }
@@ -200,6 +210,7 @@ impl Container for Handle {
         let drained = catch_panic(drained).await;
         rootfs::unmount(&self.bundle, self.reaper.threads()).await;
         deleted?;
+        joined::remove(Path::new(HOME), &self.id);
         drained
     }
 

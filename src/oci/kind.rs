@@ -1,27 +1,22 @@
 //! The engine's part of the program's commands.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 
 use usher_engine::{Engine, EngineError, EngineKind, RecordedExit, StartOptions};
-use usher_linux::cgroup::{cleanup, place};
 use usher_linux::reaper::Reaper;
 use usher_linux::rootfs;
 
+use super::leftovers::{self, Leftover};
 use super::sandbox::{self, maker};
 use super::{
-    Bundle, BundleError, OciEngine, OciRuntime, exit, leftovers, options, restore_pod_cgroup,
-    runtime::INIT_PID,
+    Bundle, BundleError, OciEngine, exit, joined, options, restore_pod_cgroup, runtime::INIT_PID,
 };
-
-/// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
-const DELETED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The kind of [`OciEngine`].
 #[derive(Clone, Copy, Debug)]
@@ -77,44 +72,41 @@ impl EngineKind for Oci {
 
     fn clear(&self, namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
         let reaper = Reaper::default();
-        let mut options = options::load(bundle);
-        let config = Bundle::read(bundle).unwrap_or_default();
-        options.systemd_cgroup |= options::implies_systemd_cgroup(None, &options, &config);
-        let mut runtime = OciRuntime::new(&options, namespace, bundle, reaper.clone());
-        runtime.within(DELETED_WITHIN);
-        let was_busy = leftovers::await_commands(bundle);
+        // Read the records first: containerd may remove the bundle at any moment.
+        let mut joined = joined::read_all(bundle);
+        joined.retain(|other| other.id != id);
+        let first = Leftover::find(
+            namespace,
+            id,
+            (bundle, bundle),
+            options::load(bundle),
+            &reaper,
+        );
+        let others = joined.iter().filter_map(|other| {
+            let bundles = (other.bundle.as_path(), bundle);
+            Leftover::find(
+                namespace,
+                &other.id,
+                bundles,
+                other.options.clone(),
+                &reaper,
+            )
+        });
+        let others: Vec<_> = others.collect();
         let mut deleted = Ok(());
-        let state = runtime.state_dir(id);
-        if was_busy || state.exists() {
-            let cgroups = runtime.leftover_cgroups(id, &config);
-            rootfs::unmount_state_now(&state);
-            deleted = force_delete(id, &runtime, &reaper, &cgroups);
-            cgroups.iter().for_each(|cgroup| place::remove_leaf(cgroup));
+        if first.is_some() || !others.is_empty() {
+            deleted = tokio()?.block_on(leftovers::delete_all(first, others, &reaper));
         }
         if sandbox::is_in(bundle) {
             tokio()?.block_on(sandbox::clear(bundle, id));
         }
         restore_pod_cgroup(bundle);
+        for other in &joined {
+            rootfs::unmount_all(&other.bundle);
+        }
         rootfs::unmount_all(bundle);
         deleted
     }
-}
-
-fn force_delete(
-    id: &str,
-    runtime: &OciRuntime,
-    reaper: &Reaper,
-    cgroups: &BTreeSet<PathBuf>,
-) -> Result<(), EngineError> {
-    tokio()?.block_on(async {
-        reaper
-            .start()
-            .map_err(|error| EngineError::Failed(format!("cannot handle SIGCHLD: {error}")))?;
-        let deleted = runtime.delete(id, true).await;
-        // Whether or not the runtime has succeeded, no process of the container may go on running.
-        cleanup::kill_and_remove(cgroups).await;
-        deleted.map_err(EngineError::failed)
-    })
 }
 
 /// A tokio runtime on this thread.

@@ -1,13 +1,32 @@
-//! Commands of the OCI runtime that a dead shim left running.
+//! Containers, and commands of the OCI runtime, that a dead shim left.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::is_command_log;
-use usher_linux::sys;
+use nix::fcntl::{Flock, FlockArg};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use usher_engine::EngineError;
+use usher_linux::cgroup::{cleanup, place};
+use usher_linux::reaper::Reaper;
+use usher_linux::{rootfs, sys};
+
+use super::{Bundle, OciRuntime, Options, is_command_log, options};
+
+/// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
+const DELETED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Number of containers that are deleted at the same time.
+const DELETED_AT_ONCE: usize = 8;
+
+/// Time to wait for another `delete` that deletes the same container.
+const LOCKED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Time that a command of the runtime has to exit by itself. containerd gives `delete` five seconds
 /// in all.
@@ -17,6 +36,106 @@ const COMMANDS_END_WITHIN: Duration = Duration::from_secs(2);
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// A container that a dead shim left.
+pub(super) struct Leftover {
+    id: String,
+    runtime: OciRuntime,
+    cgroups: BTreeSet<PathBuf>,
+    /// Two `delete` commands may find the same container: the command for the container and the
+    /// command for the pod's first container. `None` if the runtime has no state of the container.
+    _lock: Option<Flock<File>>,
+}
+
+impl Leftover {
+    /// Finds what is left of container `id`. Returns `None` if nothing is left. `first` is the bundle
+    /// of the pod's first container. The OCI runtime works there, because containerd may remove the
+    /// container's own bundle at any moment.
+    pub fn find(
+        namespace: &str,
+        id: &str,
+        (bundle, first): (&Path, &Path),
+        mut options: Options,
+        reaper: &Reaper,
+    ) -> Option<Leftover> {
+        let config = Bundle::read(bundle).unwrap_or_default();
+        options.systemd_cgroup |= options::implies_systemd_cgroup(None, &options, &config);
+        let mut runtime = OciRuntime::new(&options, namespace, first, reaper.clone());
+        runtime.within(DELETED_WITHIN);
+        let was_busy = await_commands(bundle);
+        let state = runtime.state_dir(id);
+        let lock = lock(&state);
+        if !was_busy && !state.exists() {
+            return None;
+        }
+        Some(Leftover {
+            id: id.to_owned(),
+            cgroups: runtime.leftover_cgroups(id, &config),
+            runtime,
+            _lock: lock,
+        })
+    }
+
+    /// Deletes the container, and kills all its processes even if the OCI runtime fails.
+    async fn delete(self) -> Result<(), EngineError> {
+        rootfs::unmount_state_now(&self.runtime.state_dir(&self.id));
+        let deleted = self.runtime.delete(&self.id, true).await;
+        cleanup::kill_and_remove(&self.cgroups).await;
+        self.cgroups
+            .iter()
+            .for_each(|cgroup| place::remove_leaf(cgroup));
+        deleted.map_err(EngineError::failed)
+    }
+}
+
+/// Deletes the pod's first container and the others, [`DELETED_AT_ONCE`] at a time.
+///
+/// # Errors
+///
+/// If the first container cannot be deleted. Errors of the others are only logged, because
+/// containerd may run `delete` for them, too.
+pub(super) async fn delete_all(
+    first: Option<Leftover>,
+    others: Vec<Leftover>,
+    reaper: &Reaper,
+) -> Result<(), EngineError> {
+    reaper
+        .start()
+        .map_err(|error| EngineError::Failed(format!("cannot handle SIGCHLD: {error}")))?;
+    let permits = Arc::new(Semaphore::new(DELETED_AT_ONCE));
+    let mut deletions = JoinSet::new();
+    for other in others {
+        let permits = Arc::clone(&permits);
+        deletions.spawn(async move {
+            let _permit = permits.acquire().await;
+            let id = other.id.clone();
+            if let Err(error) = other.delete().await {
+                tracing::warn!(id, %error, "container of a dead shim not deleted");
+            }
+        });
+    }
+    let deleted = match first {
+        Some(first) => first.delete().await,
+        None => Ok(()),
+    };
+    deletions.join_all().await;
+    deleted
+}
+
+/// Locks the OCI runtime's state of a container. `None` if there is no state, or if another process
+/// does not unlock the state in time.
+fn lock(state: &Path) -> Option<Flock<File>> {
+    let begun = Instant::now();
+    let mut directory = File::open(state).ok()?;
+    loop {
+        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Some(lock),
+            Err(_) if begun.elapsed() > LOCKED_WITHIN => return None,
+            Err((returned, _)) => directory = returned,
+        }
+        sleep(LOOK_AGAIN_AFTER);
+    }
+}
 
 /// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills commands
 /// that do not exit in time. A `create` that is not killed soon completes, and then its container

@@ -7,6 +7,7 @@
 //! | `bundle.rs`, `config.rs` | the bundle's configuration, read and changed |
 //! | `options.rs`, `exit.rs` | files of the bundle: containerd's options, the recorded exit |
 //! | `shim_path.rs` | file of the bundle: the path of the shim |
+//! | `joined.rs` | files of the first container's bundle: the pod's other containers |
 //! | `container.rs` | a container: created, restarted in place, removed |
 //! | `restoration.rs` | a container that is restored |
 //! | `forget.rs`, `state.rs` | the runtime's state of a container: removed and read |
@@ -63,6 +64,11 @@ mod forget;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod init;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the bundle, in memory, and a process that serves nothing"
+)]
+mod joined;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]
 mod kind;
 #[expect(clippy::disallowed_methods, reason = "a process that serves nothing")]

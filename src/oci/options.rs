@@ -19,7 +19,7 @@ use usher_linux::stdio::Owner;
 
 /// The options of containerd's runc shim (`containerd.runc.v1.Options`), with the same meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Options {
     /// True to enter the root file system without pivot_root(2). A RAM disk does not support that
     /// call.

@@ -84,8 +84,8 @@ impl Pod {
 
     /// The container whose bundle is to keep a note with the original values of the pod's cgroup.
     /// If the shim dies, containerd runs `delete` for this bundle, and `delete` restores the
-    /// values. The first choice is the sandbox, because since 2.0 containerd runs `delete` only for
-    /// the sandbox. The second is a living container, and the last an exited one.
+    /// values. The first choice is the sandbox, because containerd 2.3 runs `delete` only for the
+    /// sandbox. The second is a living container, and the last an exited one.
     pub fn container_for_note(&self) -> Option<&ContainerId> {
         let ids = || self.containers.keys();
         let sandbox = ids().find(|id| self.is_sandbox(id));
