@@ -71,7 +71,7 @@ const RUNC: &str = "containerd.runc.v1.Options";
 const GENERIC: &str = "runtimeoptions.v1.Options";
 
 /// Directory that exists only if systemd runs (sd_booted(3)).
-const SYSTEMD_RUNS: &str = "/run/systemd/system";
+pub(super) const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Field number of the option `criu_path`, which later versions of the message do not have.
 const CRIU_PATH: u32 = 8;

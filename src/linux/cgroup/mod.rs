@@ -250,13 +250,15 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
+/// Returns the systemd slice that kubelet's name of a cgroup names, if any.
+pub fn slice_of(name: &str) -> Option<&str> {
+    Some(name).filter(|name| name.ends_with(".slice") && !name.contains('/'))
+}
+
 /// Converts kubelet's name of a cgroup to a path. The part of a slice's name before a dash names
 /// its parent: systemd puts `a-b.slice` into `a.slice` (`systemd.slice(5)`).
 fn path_of(name: &str) -> String {
-    let Some(words) = name
-        .strip_suffix(".slice")
-        .filter(|words| !words.contains('/'))
-    else {
+    let Some(words) = slice_of(name).and_then(|slice| slice.strip_suffix(".slice")) else {
         return format!("/{}", name.trim_start_matches('/'));
     };
     let ends = words

@@ -48,6 +48,14 @@ pub enum MakerError {
         #[source]
         error: io::Error,
     },
+    #[error("cannot make systemd unit {name} with systemd-run: {error}")]
+    Scope {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot encode the request for a sandbox: {0}")]
+    Unencoded(#[from] serde_json::Error),
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
     /// A system call that failed; `action` is a verb with its object.

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ use usher_linux::{PathError, sys};
 use super::config::{Namespaces, is_usual, swapped};
 use super::error::MakerError;
 use super::files::{self, Files};
+use super::scope::Scope;
 
 /// First argument that starts the shim's program as the maker.
 const MODE: &str = "make-sandbox";
@@ -44,7 +46,7 @@ const MODE: &str = "make-sandbox";
 const FIRST: &str = "make-sandbox-first";
 
 /// Path of this program. It works even after the program's file was replaced.
-const SELF: &str = "/proc/self/exe";
+pub(super) const SELF: &str = "/proc/self/exe";
 
 /// OOM score of the holder, the same as of a pause container. With it, the kernel kills the holder
 /// last of the pod's processes.
@@ -69,6 +71,8 @@ pub(super) struct Making {
     /// Directories of the cgroup for the maker and the holder; empty if both stay in the shim's
     /// cgroup.
     pub cgroup: BTreeSet<PathBuf>,
+    /// The systemd unit of this cgroup, if systemd makes the cgroups.
+    pub scope: Option<Scope>,
 }
 
 /// Builds the maker's command. The maker writes the PID of the process that holds the namespaces to
@@ -103,22 +107,21 @@ pub fn main(arguments: &[OsString]) {
 /// no process has to, or with an error.
 fn make(making: &OsStr) -> Result<(), MakerError> {
     sys::close_all_from(3);
+    let mut making: Making =
+        serde_json::from_slice(making.as_bytes()).map_err(|error| MakerError::Request {
+            request: making.to_owned(),
+            error,
+        })?;
+    obey_the_shim()?;
+    // Without the right to lower the score, the process keeps its score.
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    enter_cgroup(&mut making)?;
     let Making {
         bundle,
         namespaces: wanted,
         files,
-        cgroup,
-    } = serde_json::from_slice(making.as_bytes()).map_err(|error| MakerError::Request {
-        request: making.to_owned(),
-        error,
-    })?;
-    obey_the_shim()?;
-    // Without the right to lower the score, the process keeps its score.
-    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    if !cgroup.is_empty() {
-        files::note_cgroup(&bundle, &cgroup)?;
-        cgroup::enter(&cgroup)?;
-    }
+        ..
+    } = making;
     files.make(&bundle)?;
     enter(&wanted)?;
     if let Some(hostname) = &wanted.hostname {
@@ -143,6 +146,27 @@ fn make(making: &OsStr) -> Result<(), MakerError> {
         "start the first process of a PID namespace",
     ))?;
     say(first.id())
+}
+
+/// Enters the cgroup for the maker and the holder. If the cgroup is a scope, the process executes
+/// the maker again in it, and the function does not return.
+fn enter_cgroup(making: &mut Making) -> Result<(), MakerError> {
+    let cgroup = mem::take(&mut making.cgroup);
+    if cgroup.is_empty() {
+        return Ok(());
+    }
+    files::note_cgroup(&making.bundle, &cgroup)?;
+    if let Some(scope) = making.scope.take() {
+        let error = scope.execute(&[MODE, &serde_json::to_string(making)?]);
+        if error.kind() != ErrorKind::NotFound {
+            return Err(MakerError::Scope {
+                name: scope.name,
+                error,
+            });
+        }
+        // Without systemd-run, the cgroup is no unit of systemd.
+    }
+    Ok(cgroup::enter(&cgroup)?)
 }
 
 /// Makes the kernel kill this process when the shim is gone.
@@ -319,6 +343,7 @@ mod tests {
             },
             files: Files::default(),
             cgroup: BTreeSet::from([PathBuf::from("/sys/fs/cgroup/pod/s1")]),
+            scope: None,
         };
         let command = command(&making, open_nothing().unwrap()).unwrap();
         let words: Vec<&OsStr> = command.get_args().collect();

@@ -9,6 +9,7 @@
 //! | `files.rs` | hostname, hosts, resolv.conf and shared memory |
 //! | `maker.rs` | the process that makes all of it, and becomes the holder of the namespaces |
 //! | `making.rs` | the shim's side of that process |
+//! | `scope.rs` | the cgroup of that process, if systemd makes the cgroups |
 //! | `init.rs` | the holder, as an init process |
 
 mod config;
@@ -19,6 +20,7 @@ pub(crate) mod fuzz;
 mod init;
 pub mod maker;
 mod making;
+mod scope;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +44,7 @@ use usher_engine::{
 use config::Wanted;
 use init::Holder;
 use maker::Making;
+use scope::Scope;
 
 pub(crate) use files::SHARED_MEMORY;
 
@@ -173,12 +176,15 @@ impl PodSandbox {
         let pod = (!parent.is_empty())
             .then(|| cgroup::Cgroup::at(parent))
             .flatten();
-        let cgroup = pod.as_ref().map(|pod| pod.directories_below(&self.id));
+        let scope = Scope::below(parent, &self.id);
+        let name = scope.as_ref().map_or(&self.id, |scope| &scope.name);
+        let cgroup = pod.as_ref().map(|pod| pod.directories_below(name));
         let making = Making {
             bundle: self.bundle.clone(),
             namespaces: self.wanted.namespaces.clone(),
             files: self.wanted.files.clone(),
             cgroup: cgroup.unwrap_or_default(),
+            scope,
         };
         let (child, leash) = making::make(&making, &self.reaper, token).await?;
         let pid = child.as_ref().map_or(0, Child::pid);

@@ -1,0 +1,77 @@
+//! The cgroup of a sandbox's own processes if systemd has made the pod's cgroup: a scope.
+//!
+//! systemd takes controllers away from a slice in which no unit needs them. A container's scope
+//! needs all of them (`Delegate=`), but while no container runs, the slice of a pod without a pause
+//! container has none. kubelet then counts the pod's cgroup as lost, and kills the pod (`Validate`
+//! in `cm/cgroup_v2_manager_linux.go`). The scope of the holder keeps the controllers, as that of a
+//! pause container does.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::unistd::dup2_stderr;
+use serde::{Deserialize, Serialize};
+
+use usher_linux::cgroup::{Layout, slice_of};
+
+use crate::options::SYSTEMD_RUNS;
+
+use super::maker::SELF;
+
+/// Properties of the scope, as runc sets them for a container. Without the default dependencies,
+/// systemd does not stop the scope when the node shuts down; kubelet does so in order.
+const PROPERTIES: [&str; 2] = [
+    "--property=Delegate=yes",
+    "--property=DefaultDependencies=no",
+];
+
+/// A scope below the slice of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Scope {
+    slice: String,
+    /// Name of the unit and of its cgroup.
+    pub name: String,
+}
+
+impl Scope {
+    /// The scope for sandbox `id` below kubelet's cgroup `parent`. `None` if systemd has not made
+    /// this cgroup, or if the node has cgroup v1, where systemd has no control of some hierarchies.
+    pub fn below(parent: &str, id: &str) -> Option<Scope> {
+        let is_systemds = Path::new(SYSTEMD_RUNS).is_dir() && Layout::here() == Some(Layout::V2);
+        let slice = slice_of(parent).filter(|_| is_systemds)?;
+        Some(Scope {
+            slice: slice.to_owned(),
+            name: format!("usher-{id}.scope"),
+        })
+    }
+
+    /// Makes the scope with this process in it, and executes this process's program again, with
+    /// these arguments. Returns only if that fails.
+    pub fn execute(&self, arguments: &[&str]) -> io::Error {
+        let prepared = File::open(SELF).and_then(|program| {
+            // systemd-run reports its errors on standard error.
+            dup2_stderr(io::stdout())?;
+            fcntl(&program, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            Ok(program)
+        });
+        let program = match prepared {
+            Ok(program) => program,
+            Err(error) => return error,
+        };
+        // In the mode `--scope`, systemd-run executes the program in its own process.
+        Command::new("systemd-run")
+            .args(["--quiet", "--scope", "--collect"])
+            .args(PROPERTIES)
+            .arg(format!("--slice={}", self.slice))
+            .arg(format!("--unit={}", self.name))
+            .arg("--")
+            .arg(format!("/proc/self/fd/{}", program.as_raw_fd()))
+            .args(arguments)
+            .exec()
+    }
+}
