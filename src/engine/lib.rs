@@ -176,9 +176,9 @@ pub struct Facts {
 
 /// A container, from the reading of its bundle until it is deleted.
 ///
-/// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, and does not begin if
-/// the token was canceled before. Kills and deletions take no token, because they have to be done
-/// in any case.
+/// Laws: a call with a [`CancelToken`] ends soon after the token is canceled, unless a disk has
+/// stalled the call, and does not begin if the token was canceled before. Kills and deletions take
+/// no token, because they have to be done in any case.
 ///
 /// Two rules bind the caller, because an OCI runtime works on one state directory: while
 /// [`forget`](Container::forget) is in progress, neither [`delete`](Container::delete) nor

@@ -229,10 +229,10 @@ impl Pod {
     /// True if the shim restarts the container in place after an exit with `status`. It must be a
     /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. After a failed
     /// liveness probe, the pod's restart policy does not count: the shim restarts the sidecar,
-    /// unless the author has set its own restart policy (`restart-policy.usher/NAME`) to `Never`.
-    /// No stop, no Delete and no end of the pod may prevent the restart. `stop` is the progress of
-    /// the container's stop before the exit. A stop for a failed probe or postStart handler does
-    /// not prevent the restart.
+    /// unless the author has set its own restart policy (`restart.usher/NAME`) to `Never`. No stop,
+    /// no Delete and no end of the pod may prevent the restart. `stop` is the progress of the
+    /// container's stop before the exit. A stop for a failed probe or postStart handler does not
+    /// prevent the restart.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
