@@ -201,6 +201,25 @@ fn an_annotation_that_another_webhook_has_changed_since_is_left_alone() {
 
 #[test]
 fn annotations_of_the_author_stay() {
+#[test]
+fn an_added_annotation_that_another_webhook_has_changed_since_is_left_alone() {
+    for (key, value) in [
+        ("startup-probe.usher/proxy", r#"{"tcpSocket":{"port":1}}"#),
+        ("usher/apps", "shop, other"),
+        ("usher/restart-policy", "OnFailure"),
+    ] {
+        let mut pod = created(Webhook::Mutate, &mesh()).object;
+        let annotation_of_webhook = &mut pod["metadata"]["annotations"][key];
+        assert!(annotation_of_webhook.is_string(), "{key}");
+        *annotation_of_webhook = value.into();
+        let after = created(Webhook::Mutate, &pod);
+        assert_eq!(annotation(&after, key), Some(value));
+        // The changed annotation counts as the author's at every later call.
+        let again = created(Webhook::Mutate, &after.object);
+        assert_eq!(annotation(&again, key), Some(value));
+    }
+}
+
     let pod = annotated(
         plain(),
         json!({
@@ -416,9 +435,9 @@ fn paths(value: &Value, at: &str) -> Vec<String> {
 #[test]
 fn a_forged_record_changes_only_usher_annotations() {
     let forged = json!({
-        "other/removed": null,
+        "other/removed": [null, "theirs"],
         "other/replaced": ["mine", "theirs"],
-        "usher/apps": null,
+        "usher/apps": [null, "shop"],
     });
     let pod = annotated(
         plain(),
