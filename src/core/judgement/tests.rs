@@ -341,6 +341,24 @@ fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
 }
 
 #[test]
+fn apps_wait_for_checks_of_a_startup_probe_that_take_longer_than_its_period() {
+    let probe = json!({
+        "tcpSocket": {"port": 1},
+        "periodSeconds": 5, "timeoutSeconds": 30, "failureThreshold": 20,
+    });
+    let containers = json!([{"name": "proxy", "startupProbe": probe}, {"name": "web"}]);
+    let pod = pod(
+        &[("usher/sidecars", "proxy")],
+        json!({"containers": containers}),
+    );
+    let (_, completion) = completed(pod, &Rules::default());
+    assert_eq!(
+        completion.annotations.get("usher/startup-timeout"),
+        Some(&Some("10m".to_owned()))
+    );
+}
+
+#[test]
 fn roles_of_the_node_are_written_into_the_annotations() {
     let spec = json!({
         "initContainers": containers(&["istio-init", "istio-native"]),
