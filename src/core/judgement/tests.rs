@@ -358,6 +358,35 @@ fn apps_wait_for_checks_of_a_startup_probe_that_take_longer_than_its_period() {
     );
 }
 
+/// The shim would take these pods as their author wrote them.
+#[test]
+fn a_list_that_would_be_refused_is_not_added() {
+    let limits = Limits {
+        names: Some(2),
+        ..Limits::default()
+    };
+    let bounded = Rules::new(&BTreeMap::new(), limits, Minimums::default()).unwrap();
+    let spec = json!({
+        "initContainers": containers(&["migrate"]),
+        "containers": containers(&["proxy", "a", "b", "c"]),
+    });
+    let essential = [("usher/sidecars", "proxy"), ("usher/essential", "injected")];
+    for (said, rules) in [
+        (&essential[..1], &bounded),
+        (&essential[..], &Rules::default()),
+    ] {
+        let (_, completion) = completed(pod(said, spec.clone()), rules);
+        let native_init = ("usher/native-init", "migrate");
+        let written = written(&completion);
+        assert_eq!(written, [native_init, ("usher/restart-policy", "Always")]);
+        let notes: Vec<_> = completion.notes.iter().map(Warning::to_string).collect();
+        assert!(
+            matches!(&notes[..], [note] if note.starts_with("usher/apps is not added: ")),
+            "{notes:?}"
+        );
+    }
+}
+
 #[test]
 fn roles_of_the_node_are_written_into_the_annotations() {
     let spec = json!({
