@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::manifest::{Container, Json, Pod};
 use crate::plan::{
-    ContainerSetting, MAX_VALUE_BYTES, Origin, Plan, PlanError, PodSetting, RestartPolicy, Role,
-    Rules, is_container_name, is_usher_key, list_words,
+    ContainerSetting, MAX_VALUE_BYTES, Origin, Plan, PlanError, PodSetting, Refusals,
+    RestartPolicy, Role, Rules, is_container_name, is_usher_key, list_words,
 };
 
 use super::names::{Annotations, PatternsError, put, without_absent, without_patterns};
@@ -31,7 +31,17 @@ pub enum CompletionError {
     Patterns(#[from] PatternsError),
     /// The shim refuses the annotations too.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] Refusals),
+}
+
+impl CompletionError {
+    /// A sentence for each error, the first error first.
+    pub fn sentences(&self) -> Vec<String> {
+        match self {
+            CompletionError::Patterns(error) => vec![error.to_string()],
+            CompletionError::Plan(refusals) => refusals.sentences().collect(),
+        }
+    }
 }
 
 /// True if usher handles the pod: because of its annotations, or because of the node's roles.
@@ -63,7 +73,7 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, Completi
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
-    let reading = Plan::parse_under(&annotations, rules)?;
+    let reading = Plan::parse_all(&annotations, rules)?;
     let mut work = Work {
         pod,
         rules,

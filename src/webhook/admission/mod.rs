@@ -88,7 +88,8 @@ enum Action {
 
 #[derive(Debug, Default)]
 struct Verdict {
-    refused: Option<String>,
+    /// The reasons to refuse the object. The response has the first.
+    refusals: Vec<String>,
     warnings: Vec<Warning>,
     patch: Patch,
 }
@@ -195,7 +196,7 @@ impl Admission {
         let verdict = match review.action {
             Action::Ignore => Verdict::default(),
             Action::Refuse(error) => Verdict {
-                refused: Some(error.to_string()),
+                refusals: vec![error.to_string()],
                 ..Verdict::default()
             },
             Action::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
@@ -248,15 +249,15 @@ impl Admission {
             }
             Err(error) => {
                 return Verdict {
-                    refused: Some(error.to_string()),
+                    refusals: error.sentences(),
                     ..Verdict::default()
                 };
             }
         }
-        let judgement = Judgement::of(pod, &self.rules);
-        warnings.extend(judgement.warnings);
+        let mut judgement = Judgement::of(pod, &self.rules);
+        warnings.append(&mut judgement.warnings);
         Verdict {
-            refused: judgement.refused,
+            refusals: judgement.refusals(),
             warnings,
             patch: Patch::default(),
         }
@@ -271,7 +272,7 @@ impl Admission {
         // The mutating webhook has already returned the warnings for a pod.
         if is_pod {
             return Verdict {
-                refused: Judgement::of(&pod, &self.rules).refused,
+                refusals: Judgement::of(&pod, &self.rules).refusals(),
                 ..Verdict::default()
             };
         }
@@ -289,9 +290,8 @@ impl Admission {
             return Verdict::default();
         }
         let (before, mut verdict) = (self.validate(old), self.validate(new));
-        if before.refused == verdict.refused {
-            verdict.refused = None;
-        }
+        let known: BTreeSet<String> = before.refusals.into_iter().collect();
+        verdict.refusals.retain(|it| !known.contains(it));
         let known: BTreeSet<Warning> = before.warnings.into_iter().collect();
         verdict.warnings.retain(|it| !known.contains(it));
         verdict

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use usher_core::manifest;
 use usher_core::plan::Plan;
@@ -200,8 +202,6 @@ fn an_annotation_that_another_webhook_has_changed_since_is_left_alone() {
 }
 
 #[test]
-fn annotations_of_the_author_stay() {
-#[test]
 fn an_added_annotation_that_another_webhook_has_changed_since_is_left_alone() {
     for (key, value) in [
         ("startup-probe.usher/proxy", r#"{"tcpSocket":{"port":1}}"#),
@@ -220,6 +220,8 @@ fn an_added_annotation_that_another_webhook_has_changed_since_is_left_alone() {
     }
 }
 
+#[test]
+fn annotations_of_the_author_stay() {
     let pod = annotated(
         plain(),
         json!({
@@ -343,6 +345,26 @@ fn a_change_is_not_refused_for_an_error_that_the_object_already_had() {
     assert!(changed(&old, &new).refused.is_some());
     let good = templated("Deployment", &mesh());
     assert!(changed(&good, &old).refused.is_some());
+}
+
+#[test]
+fn a_change_is_refused_only_for_a_new_mistake() {
+    let with = |annotations: &[(&str, &str)]| {
+        let all = annotations.iter().copied();
+        let all: BTreeMap<&str, &str> = all.chain([("usher/sidecars", "proxy")]).collect();
+        annotated(plain(), json!(all))
+    };
+    let (policy, key) = (("usher/grace-policy", "Foo"), ("usher/sidecar", "proxy"));
+    for place in [Value::clone, |pod: &Value| templated("Deployment", pod)] {
+        let change = |old: &[_], new: &[_]| changed(&place(&with(old)), &place(&with(new))).refused;
+        for fixed in [[policy], [key]] {
+            assert_eq!(change(&[policy, key], &fixed), None);
+        }
+        for (old, new) in [(policy, key), (key, policy)] {
+            let sentence = change(&[old], &[old, new]).expect("refused");
+            assert!(sentence.contains(new.0), "{sentence}");
+        }
+    }
 }
 
 #[test]
