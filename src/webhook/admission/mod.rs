@@ -211,8 +211,9 @@ impl Admission {
 
     fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
         // Templates stay as the author wrote them. Each pod made from a template is reviewed by
-        // itself.
-        if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
+        // itself. usher runs only on Linux.
+        let is_mirror = subject.pod.annotations.contains_key(MIRROR);
+        if !subject.is_pod() || is_mirror || subject.pod.is_for_windows() {
             return Verdict::default();
         }
         let mut pod = Pod::clone(&subject.pod);

@@ -277,6 +277,16 @@ fn every_pod_of_a_labeled_namespace_gets_the_runtime_class() {
 }
 
 #[test]
+fn a_pod_for_windows_is_left_alone() {
+    for mut pod in [plain(), mesh()] {
+        pod["spec"]["os"] = json!({ "name": "windows" });
+        assert!(!created(Webhook::MutateNamespace, &pod).is_changed);
+        pod["spec"]["os"] = json!({ "name": "linux" });
+        assert!(created(Webhook::MutateNamespace, &pod).is_changed);
+    }
+}
+
+#[test]
 fn a_mirror_pod_is_left_alone() {
     let mirror = json!({ "usher/sidecars": "proxy", "kubernetes.io/config.mirror": "hash" });
     for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
