@@ -245,7 +245,11 @@ impl Admission {
                 let of_author = pod.annotations.clone();
                 completion.apply(pod);
                 author::record(&of_author, &mut pod.annotations, &completion);
-                remove_probes(&completion.moved_probes());
+                let moved = completion.moved_probes();
+                remove_probes(&moved);
+                if !moved.is_empty() {
+                    warnings.extend(self.of_other_class(pod));
+                }
                 warnings.extend(completion.notes);
             }
             Err(error) => {
@@ -262,6 +266,20 @@ impl Admission {
             warnings,
             patch: Patch::default(),
         }
+    }
+
+    /// The warning about moved liveness probes in a pod with another RuntimeClass. Administrators
+    /// may create further RuntimeClasses for usher, so the pod is completed nonetheless.
+    fn of_other_class(&self, pod: &Pod) -> Option<Warning> {
+        let class = pod.spec.runtime_class_name.as_ref()?;
+        (*class != self.runtime_class).then(|| {
+            Warning::about_pod(format!(
+                "runtimeClassName is {class}; expected {}, or another RuntimeClass with usher's \
+                 handler, because only usher runs the livenessProbes that the webhook moves into \
+                 annotations",
+                self.runtime_class
+            ))
+        })
     }
 
     fn validate(&self, subject: Subject) -> Verdict {

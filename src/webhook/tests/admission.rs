@@ -287,6 +287,18 @@ fn a_pod_for_windows_is_left_alone() {
 }
 
 #[test]
+fn a_moved_liveness_probe_under_another_runtime_class_yields_a_warning() {
+    let warned = |class: &str| {
+        let mut pod = mesh();
+        pod["spec"]["runtimeClassName"] = class.into();
+        let warnings = created(Webhook::Mutate, &pod).warnings;
+        warnings.iter().any(|it| it.contains("livenessProbe"))
+    };
+    assert!(warned("gvisor"));
+    assert!(!warned("usher"));
+}
+
+#[test]
 fn a_mirror_pod_is_left_alone() {
     let mirror = json!({ "usher/sidecars": "proxy", "kubernetes.io/config.mirror": "hash" });
     for webhook in [Webhook::Mutate, Webhook::MutateNamespace] {
