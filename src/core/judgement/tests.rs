@@ -388,6 +388,17 @@ fn a_list_that_would_be_refused_is_not_added() {
 }
 
 #[test]
+fn zeros_that_the_api_server_replaces_are_left_out_of_a_probe() {
+    let zeros = json!({
+        "tcpSocket": {"port": 1}, "initialDelaySeconds": 0,
+        "periodSeconds": 0, "timeoutSeconds": 0, "successThreshold": 0, "failureThreshold": 0,
+    });
+    let (probe, lost) = fields::probe("startupProbe", zeros);
+    let expected = json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": 0});
+    assert_eq!((probe, lost), (expected, Vec::new()));
+}
+
+#[test]
 fn roles_of_the_node_are_written_into_the_annotations() {
     let spec = json!({
         "initContainers": containers(&["istio-init", "istio-native"]),
