@@ -79,11 +79,9 @@ struct Stops<'a> {
 impl Stop {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let node = Node::new()?;
-        let named = self.pods.iter().map(|pod| node.find_living(pod));
-        let named = named.map(|found| found.map(|(socket, _)| socket));
-        let unasked = match self.all {
-            true => node.sockets(),
-            false => named.collect::<Result<_, _>>()?,
+        let (unasked, is_well) = match self.all {
+            true => (node.sockets(), true),
+            false => find(&node, &self.pods),
         };
         let mut progress = Progress {
             stdout,
@@ -100,7 +98,7 @@ impl Stop {
             has_asked: false,
             unasked,
             stopping: BTreeMap::new(),
-            is_well: true,
+            is_well,
         };
         loop {
             stops.ask(&mut progress);
@@ -119,6 +117,22 @@ impl Stop {
             (None, false) => Ok(ExitCode::FAILURE),
         }
     }
+}
+
+/// The sockets of the running pods among `pods`. Prints an error for each other pod, and then
+/// returns false.
+fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
+    let mut sockets = Vec::new();
+    for pod in pods {
+        match node.find_living(pod) {
+            Ok((socket, _)) => sockets.push(socket),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+    let is_well = sockets.len() == pods.len();
+    (sockets, is_well)
 }
 
 fn title(pod: &api::Pod) -> String {
