@@ -68,11 +68,28 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
 #[error("{}", .0.to_string().replace('\n', " "))]
 pub(super) struct ParseError(Box<serde_saphyr::Error>);
 
+/// Number of values that the aliases of a short manifest may repeat. A longer manifest may repeat
+/// one value for each of its bytes.
+const REPEATED_VALUES: usize = 100_000;
+
 /// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
+        // The whole text is in memory, so only aliases can need much more memory.
+        budget: serde_saphyr::budget! {
+            max_documents: usize::MAX,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_aliases: usize::MAX,
+            max_anchors: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: text.len().max(REPEATED_VALUES),
+        },
     };
     let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| ParseError(Box::new(error)))?;

@@ -29,6 +29,25 @@ fn pods_are_found_in_every_kind_of_object() {
 }
 
 #[test]
+fn large_manifests_are_parsed() {
+    let documents = "kind: Pod\n---\n".repeat(2000);
+    assert_eq!(parse(&documents).unwrap().len(), 2000);
+    let aliases = format!("one: &one [1, 2, 3]\nall: [{}]\n", "*one, ".repeat(1000));
+    let all = parse(&aliases).unwrap().remove(0);
+    assert_eq!(all.get("all").unwrap().items().len(), 1000);
+    let values = format!("all: [{}]\n", "1, ".repeat(300_000));
+    let all = parse(&values).unwrap().remove(0);
+    assert_eq!(all.get("all").unwrap().items().len(), 300_000);
+    // A text whose aliases make a billion values out of it.
+    let mut bomb = "a0: &a0 [1, 1]\n".to_owned();
+    for level in 1..30 {
+        let below = level - 1;
+        bomb.push_str(&format!("a{level}: &a{level} [*a{below}, *a{below}]\n"));
+    }
+    assert!(parse(&bomb).is_err());
+}
+
+#[test]
 fn scalars_have_the_types_that_kubectl_gives_them() {
     let document = &parse(
         "mode: 0644\nquoted: '0644'\nyes: yes\ntext: 'yes'\nnumber: 1.5\nnothing:\nport: 0x10\n",
