@@ -94,10 +94,25 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| ParseError(Box::new(error)))?;
     // A comment between two separators is not a document.
-    Ok(documents
-        .into_iter()
-        .filter(|it| *it != Node::Null)
-        .collect())
+    let documents = documents.into_iter().filter(|it| *it != Node::Null);
+    Ok(documents.map(with_kinds).collect())
+}
+
+/// Gives the items of a typed list, such as a PodList, their kind, as kubectl does. The API server
+/// leaves it out.
+fn with_kinds(mut document: Node) -> Node {
+    let version = document.get("apiVersion").cloned();
+    let kind = document.text_of("kind").unwrap_or_default();
+    let kind = kind.strip_suffix("List").unwrap_or_default().to_owned();
+    if let (false, Some(Node::List(items))) = (kind.is_empty(), document.get_mut("items")) {
+        for item in items.iter_mut().filter(|item| item.get("kind").is_none()) {
+            if let Some(version) = &version {
+                item.set_before("metadata", "apiVersion", version.clone());
+            }
+            item.set_before("metadata", "kind", Node::text(&kind));
+        }
+    }
+    document
 }
 
 /// Prints documents so that kubectl reads the same values.

@@ -29,6 +29,16 @@ fn pods_are_found_in_every_kind_of_object() {
 }
 
 #[test]
+fn items_of_a_typed_list_have_the_kind_that_the_list_implies() {
+    let text = "{apiVersion: v1, kind: PodList, items: [{metadata: {name: a}, spec: {}}]}";
+    let document = &parse(text).unwrap()[0];
+    let item = &document.get("items").unwrap().items()[0];
+    assert_eq!(item.text_of("kind"), Some("Pod"));
+    assert_eq!(item.text_of("apiVersion"), Some("v1"));
+    assert_eq!(pods(document).len(), 1);
+}
+
+#[test]
 fn large_manifests_are_parsed() {
     let documents = "kind: Pod\n---\n".repeat(2000);
     assert_eq!(parse(&documents).unwrap().len(), 2000);
