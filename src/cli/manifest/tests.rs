@@ -65,11 +65,26 @@ fn scalars_have_the_types_that_kubectl_gives_them() {
     .unwrap()[0];
     assert_eq!(document.get("mode"), Some(&Node::Integer(0o644)));
     assert_eq!(document.get("quoted"), Some(&Node::text("0644")));
-    assert_eq!(document.get("yes"), Some(&Node::Bool(true)));
+    assert_eq!(document.get("true"), Some(&Node::Bool(true)));
     assert_eq!(document.get("text"), Some(&Node::text("yes")));
     assert_eq!(document.get("number"), Some(&Node::Float(1.5)));
     assert_eq!(document.get("nothing"), None);
     assert_eq!(document.get("port"), Some(&Node::Integer(16)));
+}
+
+#[test]
+fn keys_are_the_texts_that_kubectl_makes_of_them() {
+    let text = "{n: 1, yes: 2, 0x10: 3, 1.50: 4, 'no': 5, plain: 6, base: &base {a: 7}, all: {<<: *base, 'y': 8}}";
+    let documents = parse(text).unwrap();
+    let keys = |node: &Node| -> Vec<String> {
+        let fields = node.fields().iter();
+        fields.map(|(key, _)| key.clone()).collect()
+    };
+    let expected = ["false", "true", "16", "1.5", "no", "plain", "base", "all"];
+    assert_eq!(keys(&documents[0]), expected);
+    assert_eq!(keys(documents[0].get("all").unwrap()), ["y", "a"]);
+    let printed = print(&documents).unwrap();
+    assert_eq!(parse(&printed).unwrap(), documents, "{printed}");
 }
 
 #[test]
