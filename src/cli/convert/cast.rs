@@ -39,7 +39,7 @@ pub(super) fn has_foreign_fields(spec: &Node, options: &Options) -> bool {
     spec.get("deferContainers").is_some()
         || DEFER_FIELDS.iter().any(|field| spec.get(field).is_some())
         || containers.iter().chain(init).any(|container| {
-            is_sidecar(container)
+            container.at(&["lifecycle", "type"]).is_some()
                 || ["terminationHook", "fatalToPod", "terminationFatalToPod"]
                     .iter()
                     .any(|field| container.get(field).is_some())

@@ -32,6 +32,14 @@ fn sidecars_of_the_nodes_rules_become_sidecars() {
     assert_eq!(annotation(&document, "usher/apps"), Some("web"));
 }
 
+#[test]
+fn the_drafts_standard_type_is_removed() {
+    let text = "kind: Pod\nspec: {containers: [{name: web, lifecycle: {type: Standard}}]}";
+    let (pod, _) = converted(text, false);
+    let printed = print(&[pod]).unwrap();
+    assert!(!printed.contains("Standard"), "{printed}");
+}
+
 /// A converted pod and the notes about it.
 fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
     let mut document = parse(text).unwrap().remove(0);
