@@ -33,6 +33,26 @@ fn sidecars_of_the_nodes_rules_become_sidecars() {
 }
 
 #[test]
+fn the_nodes_rules_alone_are_a_reason_to_convert_a_pod() {
+    let rules = usher_core::config::parse("[roles]\nsidecars = ['istio-*']").unwrap();
+    let options = Options {
+        rules,
+        ..options(false)
+    };
+    let text = "kind: Pod\nspec: {containers: [{name: web}, {name: istio-proxy}]}";
+    let mut document = parse(text).unwrap().remove(0);
+    pod::convert(&mut document, &options).unwrap();
+    assert_eq!(annotation(&document, "usher/sidecars"), Some("istio-proxy"));
+    // A converted pod, and a pod of which no container would remain an app.
+    let gateway = "kind: Pod\nspec: {containers: [{name: istio-proxy}]}";
+    for before in [document, parse(gateway).unwrap().remove(0)] {
+        let mut after = before.clone();
+        let notes = pod::convert(&mut after, &options).unwrap();
+        assert_eq!(after, before, "{notes:?}");
+    }
+}
+
+#[test]
 fn the_drafts_standard_type_is_removed() {
     let text = "kind: Pod\nspec: {containers: [{name: web, lifecycle: {type: Standard}}]}";
     let (pod, _) = converted(text, false);
