@@ -60,6 +60,24 @@ fn the_drafts_standard_type_is_removed() {
     assert!(!printed.contains("Standard"), "{printed}");
 }
 
+#[test]
+fn a_pod_in_another_projects_kind_yields_a_warning() {
+    let template = "{spec: {containers: [{name: a, lifecycle: {type: Sidecar}}]}}";
+    let set = format!("{{kind: JobSet, spec: {{jobs: [{{template: {template}}}]}}}}");
+    let said = |text: &str| {
+        let mut documents = parse(text).unwrap();
+        convert(&mut documents, &options(false)).unwrap()
+    };
+    let notes = said(&set);
+    assert!(
+        matches!(&notes[..], [note] if note.contains("JobSet")),
+        "{notes:?}"
+    );
+    assert_eq!(said(&format!("{{kind: List, items: [{set}]}}")), notes);
+    let other = "{kind: Model, spec: {primaryContainer: {image: a}}}";
+    assert_eq!(said(other), Vec::<String>::new());
+}
+
 /// A converted pod and the notes about it.
 fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
     let mut document = parse(text).unwrap().remove(0);
