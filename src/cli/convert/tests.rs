@@ -61,6 +61,17 @@ fn the_drafts_standard_type_is_removed() {
 }
 
 #[test]
+fn a_dropped_fatal_to_pod_yields_a_note() {
+    let text = "kind: Pod\nspec: {containers: [{name: web, fatalToPod: 'true'}]}";
+    let (pod, notes) = converted(text, false);
+    assert_eq!(annotation(&pod, "usher/essential"), None);
+    assert!(
+        notes.iter().any(|it| it.contains("fatalToPod")),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn a_pod_in_another_projects_kind_yields_a_warning() {
     let template = "{spec: {containers: [{name: a, lifecycle: {type: Sidecar}}]}}";
     let set = format!("{{kind: JobSet, spec: {{jobs: [{{template: {template}}}]}}}}");
