@@ -18,8 +18,9 @@ use super::{inspect, json, metrics, node, ps};
 /// Limit of memory for parsing, in bytes for each byte of a manifest: a list item of two bytes (`-`
 /// and a line break) becomes a node.
 const EACH: usize = 2048;
-/// Memory in bytes that parsing may take in addition to `EACH`, whatever the manifest's size.
-const ANYWAY: usize = 1 << 20;
+/// Memory in bytes that parsing may take in addition to `EACH`, whatever the manifest's size: for
+/// values that aliases repeat.
+const ANYWAY: usize = 1 << 24;
 
 /// The time of the output, in seconds since 1970.
 const NOW: f64 = 1.7e9;

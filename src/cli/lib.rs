@@ -2,7 +2,8 @@
 //!
 //! A subcommand is a struct of its arguments with a method `run`. It writes results to the given
 //! standard output, as text or, with `-o json`, as JSON, and everything else to standard error. The
-//! exit status is 0 on success, 1 on a problem, and 2 if the arguments are invalid.
+//! exit status is 0 on success, 1 on a problem, 2 if the arguments are invalid, and 141 if the reader
+//! has closed standard output.
 //!
 //! `kubectl usher` uses the public items to show the pods of other nodes.
 
@@ -64,7 +65,7 @@ pub const STYLES: Styles = Styles::styled()
 #[command(name = "usher", version, styles = STYLES, propagate_version = false)]
 #[command(
     disable_help_subcommand = true,
-    after_help = "Exit status: 0 on success, 1 on a problem, 2 if the arguments are invalid."
+    after_help = EXIT_STATUS
 )]
 struct Usher {
     #[command(subcommand)]
@@ -87,6 +88,10 @@ enum Command {
     Man(man::Man),
     Help(help::Help),
 }
+
+/// The exit status of most commands, for their help texts.
+pub const EXIT_STATUS: &str = "Exit status: 0 on success, 1 on a problem, 2 if the arguments are invalid, 141 if the \
+                               reader has closed standard output.";
 
 /// The definition of the command line.
 pub fn command() -> clap::Command {
@@ -116,16 +121,7 @@ pub fn run<P: Parser>(
     let mut stdout = Stdout::new();
     match command(parsed, &mut stdout) {
         Ok(status) => status,
-        // A reader such as `head` may close the pipe early.
-        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
-        Err(Failure::Because(why)) => {
-            output::complain(&why);
-            ExitCode::FAILURE
-        }
-        Err(Failure::Usage(why)) => {
-            output::complain(&why);
-            ExitCode::from(2)
-        }
+        Err(failure) => failure.report(),
     }
 }
 

@@ -91,13 +91,17 @@ pub(super) enum NoAnswer {
 
 impl Node {
     pub(super) fn new() -> Result<Node, Failure> {
+        Node::in_directory(api::directory())
+    }
+
+    /// Access to the shims whose sockets are in `directory`.
+    pub(super) fn in_directory(directory: PathBuf) -> Result<Node, Failure> {
         let tokio = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| {
                 Failure::because(format!("cannot start the async runtime: {error}"))
             })?;
-        let directory = api::directory();
         if let Err(error) = std::fs::read_dir(&directory)
             // If the directory does not exist, no shim has ever run on the node.
             && error.kind() != ErrorKind::NotFound
@@ -469,15 +473,8 @@ mod tests {
     #[test]
     fn an_error_names_the_shim_and_the_reason() {
         let directory = tempfile::tempdir().unwrap();
-        let tokio = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
         let socket = directory.path().join("socket");
-        let node = Node {
-            directory: directory.path().to_owned(),
-            tokio,
-        };
+        let node = Node::in_directory(directory.path().to_owned()).unwrap();
         let ask = || {
             let request = api::StopRequest::new();
             let asked = node.ask(&socket, async |client, context| {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
 
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
@@ -35,6 +36,10 @@ pub enum Failure {
     /// Invalid arguments, as a sentence.
     Usage(String),
 }
+
+/// Exit status if the reader has closed standard output: the status that a shell reports for a
+/// program that SIGPIPE has ended.
+const OUTPUT_CLOSED: u8 = 128 + 13;
 
 /// Standard output. Drops styles if it is not a terminal, or if `NO_COLOR` is set.
 pub struct Stdout {
@@ -82,6 +87,22 @@ impl Failure {
     pub fn because(why: impl Into<String>) -> Failure {
         Failure::Because(why.into())
     }
+
+    /// Prints the reason to standard error, and returns the exit status.
+    pub(super) fn report(self) -> ExitCode {
+        match self {
+            // A reader such as `head` may close the pipe early, so there is no error message.
+            Failure::OutputClosed => ExitCode::from(OUTPUT_CLOSED),
+            Failure::Because(why) => {
+                complain(&why);
+                ExitCode::FAILURE
+            }
+            Failure::Usage(why) => {
+                complain(&why);
+                ExitCode::from(2)
+            }
+        }
+    }
 }
 
 impl From<anyhow::Error> for Failure {
@@ -109,6 +130,15 @@ impl Stdout {
         let choice = AutoStream::choice(&io::stdout());
         Stdout {
             stream: AutoStream::new(Box::new(io::stdout()), choice),
+        }
+    }
+
+    /// An output whose reader is gone.
+    #[cfg(test)]
+    pub(super) fn closed() -> Stdout {
+        let (_, writer) = io::pipe().expect("a pipe");
+        Stdout {
+            stream: AutoStream::never(Box::new(writer)),
         }
     }
 

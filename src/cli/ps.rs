@@ -27,7 +27,7 @@ pub(super) struct Ps {
     #[command(flatten)]
     list: List,
     /// Keeps running, and prints a line for every change
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "all")]
     watch: bool,
 }
 

@@ -56,6 +56,13 @@ struct Stopping {
 /// Interval at which the pods' progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// The lines about the progress of the stops. If a line cannot be written, the command goes on
+/// without further lines.
+struct Progress<'a> {
+    stdout: &'a mut Stdout,
+    failure: Option<Failure>,
+}
+
 /// A run of the command.
 struct Stops<'a> {
     node: &'a Node,
@@ -72,11 +79,13 @@ struct Stops<'a> {
 impl Stop {
     pub(super) fn run(self, stdout: &mut Stdout) -> Result<ExitCode, Failure> {
         let node = Node::new()?;
-        let named = self.pods.iter().map(|pod| node.find_living(pod));
-        let named = named.map(|found| found.map(|(socket, _)| socket));
-        let unasked = match self.all {
-            true => node.sockets(),
-            false => named.collect::<Result<_, _>>()?,
+        let (unasked, is_well) = match self.all {
+            true => (node.sockets(), true),
+            false => find(&node, &self.pods),
+        };
+        let mut progress = Progress {
+            stdout,
+            failure: None,
         };
         let mut stops = Stops {
             node: &node,
@@ -89,12 +98,12 @@ impl Stop {
             has_asked: false,
             unasked,
             stopping: BTreeMap::new(),
-            is_well: true,
+            is_well,
         };
         loop {
-            stops.ask(stdout)?;
+            stops.ask(&mut progress);
             if !self.no_wait {
-                stops.follow(stdout)?;
+                stops.follow(&mut progress);
             }
             let is_followed = self.no_wait || stops.stopping.is_empty();
             if stops.unasked.is_empty() && is_followed {
@@ -102,11 +111,28 @@ impl Stop {
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(match stops.is_well {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        })
+        match (progress.failure, stops.is_well) {
+            (Some(failure), _) => Err(failure),
+            (None, true) => Ok(ExitCode::SUCCESS),
+            (None, false) => Ok(ExitCode::FAILURE),
+        }
     }
+}
+
+/// The sockets of the running pods among `pods`. Prints an error for each other pod, and then
+/// returns false.
+fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
+    let mut sockets = Vec::new();
+    for pod in pods {
+        match node.find_living(pod) {
+            Ok((socket, _)) => sockets.push(socket),
+            Err(failure) => {
+                failure.report();
+            }
+        }
+    }
+    let is_well = sockets.len() == pods.len();
+    (sockets, is_well)
 }
 
 fn title(pod: &api::Pod) -> String {
@@ -115,13 +141,13 @@ fn title(pod: &api::Pod) -> String {
 
 impl Stops<'_> {
     /// Asks all shims that have not answered yet, at the same time.
-    fn ask(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
+    fn ask(&mut self, progress: &mut Progress<'_>) {
         let gives_up = self.began.elapsed() >= self.answer_within;
         let is_first = !std::mem::replace(&mut self.has_asked, true);
         let sockets = std::mem::take(&mut self.unasked);
         for (socket, answer) in self.node.stop(sockets, &self.request) {
             match answer {
-                Ok(asked) => self.take_answer(socket, asked, stdout)?,
+                Ok(asked) => self.take_answer(socket, asked, progress),
                 // The pod has ended, or its shim was killed, so no pod is left to stop.
                 Err(NoAnswer::Ended | NoAnswer::Died) => {}
                 Err(NoAnswer::Unresponsive(why)) if gives_up => {
@@ -141,42 +167,40 @@ impl Stops<'_> {
                 }
             }
         }
-        Ok(())
     }
 
     fn take_answer(
         &mut self,
         socket: PathBuf,
         StopAnswer { pod, answer }: StopAnswer,
-        stdout: &mut Stdout,
-    ) -> Result<(), Failure> {
+        progress: &mut Progress<'_>,
+    ) {
         let response = match answer {
             Err(status) => {
                 self.is_well = false;
                 let (pod, why) = (full_name(&pod), status.message);
                 warn(&format!("{pod} is not stopped: {why}"));
-                return Ok(());
+                return;
             }
             Ok(response) if response.containers.is_empty() => {
-                return stdout.text(format!("{}: no container runs\n", title(&pod)));
+                return progress.line(&format!("{}: no container runs", title(&pod)));
             }
             Ok(response) => response,
         };
         let within = time::seconds(&response.deadline).map(|at| at - time::now());
         let within = within.unwrap_or_default().max(0.0);
-        stdout.text(format!(
-            "{}: {} to stop within {}\n",
+        progress.line(&format!(
+            "{}: {} to stop within {}",
             title(&pod),
             response.containers.join(", "),
             time::span(within)
-        ))?;
+        ));
         let limit = Duration::try_from_secs_f64(within).unwrap_or_default();
         self.stopping.insert(socket, Stopping::new(pod, limit));
-        Ok(())
     }
 
     /// Prints the progress of the stopping pods, and drops those that have stopped.
-    fn follow(&mut self, stdout: &mut Stdout) -> Result<(), Failure> {
+    fn follow(&mut self, progress: &mut Progress<'_>) {
         let sockets: Vec<_> = self.stopping.keys().cloned().collect();
         for socket in sockets {
             let Some(one) = self.stopping.get_mut(&socket) else {
@@ -184,7 +208,7 @@ impl Stops<'_> {
             };
             let is_over = match self.node.status(&socket) {
                 Ok(pod) => {
-                    one.show(&pod, stdout)?;
+                    one.show(&pod, progress);
                     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATED)
                 }
                 // The shim exits after its last container, so the pod has stopped.
@@ -199,11 +223,8 @@ impl Stops<'_> {
             };
             if is_over {
                 let took = time::span(one.began.elapsed().as_secs_f64());
-                stdout.text(format!(
-                    "{}: {} after {took}\n",
-                    one.title,
-                    styled(GOOD, "stopped")
-                ))?;
+                let stopped = styled(GOOD, "stopped");
+                progress.line(&format!("{}: {stopped} after {took}", one.title));
                 self.stopping.remove(&socket);
             } else if Instant::now() > one.gives_up {
                 self.is_well = false;
@@ -211,7 +232,14 @@ impl Stops<'_> {
                 self.stopping.remove(&socket);
             }
         }
-        Ok(())
+    }
+}
+
+impl Progress<'_> {
+    fn line(&mut self, line: &str) {
+        if self.failure.is_none() {
+            self.failure = self.stdout.text(format!("{line}\n")).err();
+        }
     }
 }
 
@@ -249,13 +277,12 @@ impl Stopping {
     }
 
     /// Prints a line for each container whose state has changed.
-    fn show(&mut self, pod: &api::Pod, stdout: &mut Stdout) -> Result<(), Failure> {
+    fn show(&mut self, pod: &api::Pod, progress: &mut Progress<'_>) {
         for (name, news) in self.news(pod) {
             let after = time::span(self.began.elapsed().as_secs_f64());
             let after = styled(FAINT, format!("+{after}"));
-            stdout.text(format!("{}: {name} {news} {after}\n", self.title))?;
+            progress.line(&format!("{}: {name} {news} {after}", self.title));
         }
-        Ok(())
     }
 
     /// The containers whose state has changed since the last call, with the new state.
@@ -323,5 +350,40 @@ mod tests {
         assert_eq!(news(STATE_STOPPING, None), ["app is stopping"]);
         assert_eq!(news(STATE_STOPPED, Some(0)), ["app exited with 0"]);
         assert_eq!(news(STATE_STOPPED, Some(0)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_stop_goes_on_without_its_output() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = Node::in_directory(directory.path().to_owned()).unwrap();
+        let mut stops = Stops {
+            node: &node,
+            request: api::StopRequest::new(),
+            began: Instant::now(),
+            answer_within: Duration::ZERO,
+            has_asked: false,
+            unasked: Vec::new(),
+            stopping: BTreeMap::new(),
+            is_well: true,
+        };
+        let mut progress = Progress {
+            stdout: &mut Stdout::closed(),
+            failure: None,
+        };
+        for name in ["one", "other"] {
+            let answer = StopAnswer {
+                pod: api::Pod::new(),
+                answer: Ok(api::StopResponse {
+                    containers: vec![name.to_owned()],
+                    ..api::StopResponse::new()
+                }),
+            };
+            stops.take_answer(directory.path().join(name), answer, &mut progress);
+        }
+        assert_eq!(stops.stopping.len(), 2);
+        // The sockets do not exist, so the pods have stopped.
+        stops.follow(&mut progress);
+        assert!(stops.stopping.is_empty() && stops.is_well);
+        assert!(matches!(progress.failure, Some(Failure::OutputClosed)));
     }
 }

@@ -1,5 +1,8 @@
 //! Tests of the command line: clap's own checks, help and completion.
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 
@@ -65,6 +68,14 @@ fn an_unknown_command_is_refused_with_status_2() {
             .exit_code(),
         0
     );
+}
+
+#[test]
+fn a_closed_output_is_no_success() {
+    let status = super::run(["usher", "man"].map(OsString::from), |usher: Usher, _| {
+        usher.command.run(&mut output::Stdout::closed())
+    });
+    assert_eq!(format!("{status:?}"), format!("{:?}", ExitCode::from(141)));
 }
 
 #[test]

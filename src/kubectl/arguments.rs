@@ -28,7 +28,7 @@ use crate::view::NAMESPACE;
     propagate_version = false
 )]
 #[command(styles = usher_cli::STYLES)]
-#[command(after_help = "Exit status: 0 on success, 1 on failure, 2 if the arguments are invalid.")]
+#[command(after_help = usher_cli::EXIT_STATUS)]
 pub struct Arguments {
     #[command(flatten)]
     pub options: ClusterOptions,

@@ -8,8 +8,8 @@ use prometheus::{
 
 /// Upper bounds of the histogram's buckets, in seconds. Most admissions take less than the first
 /// bound, and none should exceed the last bound.
-const SECONDS: [f64; 9] = [
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0,
+const SECONDS: [f64; 10] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0, 10.0,
 ];
 
 /// The metrics; clones share them.
@@ -20,7 +20,7 @@ pub struct Metrics {
     seconds: Histogram,
     malformed: IntCounter,
     handshakes_failed: IntCounter,
-    evictions: IntGauge,
+    evictions: IntCounter,
     certificate_taken: IntGauge,
     certificate_failures: IntCounter,
 }
@@ -46,7 +46,7 @@ impl Metrics {
         registry.register(Box::new(admissions.clone()))?;
         let seconds = HistogramOpts::new(
             "usher_webhook_admission_seconds",
-            "Time to judge a review once it has been received",
+            "Time from the arrival of a whole review until it is judged",
         );
         let seconds = Histogram::with_opts(seconds.buckets(SECONDS.to_vec()))?;
         registry.register(Box::new(seconds.clone()))?;
@@ -55,11 +55,6 @@ impl Metrics {
             "Unix time at which the current certificate came into use; 0 if there is none yet",
         )?;
         registry.register(Box::new(taken.clone()))?;
-        let evictions = IntGauge::new(
-            "usher_webhook_connections_sent_away",
-            "Connections closed to make room for others",
-        )?;
-        registry.register(Box::new(evictions.clone()))?;
         Ok(Metrics {
             admissions,
             seconds,
@@ -71,7 +66,10 @@ impl Metrics {
                 "usher_webhook_failed_handshakes_total",
                 "Connections whose TLS handshake failed or took too long",
             )?,
-            evictions,
+            evictions: counter(
+                "usher_webhook_connections_sent_away_total",
+                "Connections closed to make room for others",
+            )?,
             certificate_taken: taken,
             certificate_failures: counter(
                 "usher_webhook_certificate_failures_total",
@@ -90,9 +88,10 @@ impl Metrics {
         self.malformed.inc();
     }
 
+    /// Counts evictions up to this total number.
     pub(crate) fn set_evictions(&self, connections: u64) {
-        self.evictions
-            .set(i64::try_from(connections).unwrap_or(i64::MAX));
+        let more = connections.saturating_sub(self.evictions.get());
+        self.evictions.inc_by(more);
     }
 
     pub(crate) fn count_failed_handshake(&self) {

@@ -39,13 +39,25 @@ pub(super) fn has_foreign_fields(spec: &Node, options: &Options) -> bool {
     spec.get("deferContainers").is_some()
         || DEFER_FIELDS.iter().any(|field| spec.get(field).is_some())
         || containers.iter().chain(init).any(|container| {
-            is_sidecar(container)
+            container.at(&["lifecycle", "type"]).is_some()
                 || ["terminationHook", "fatalToPod", "terminationFatalToPod"]
                     .iter()
                     .any(|field| container.get(field).is_some())
                 || container.at(&["lifecycle", "terminationHook"]).is_some()
         })
         || (options.legacy && init.iter().any(is_native_sidecar))
+}
+
+/// True if the node's rules make sidecars of some of the containers, but not of all.
+pub(super) fn has_sidecars_of_node(spec: &Node, options: &Options) -> bool {
+    let containers = items(spec, "containers");
+    let is_of_node = |container| is_sidecar_of_node(container, options);
+    containers.iter().any(is_of_node) && !containers.iter().all(is_of_node)
+}
+
+fn is_sidecar_of_node(container: &Node, options: &Options) -> bool {
+    let name = container.text_of("name").unwrap_or_default();
+    options.rules.roles.is_sidecar(name)
 }
 
 /// True for a sidecar of KEP-753's draft (`lifecycle.type: Sidecar`).
@@ -77,8 +89,7 @@ impl RoleAssignment {
             }
         }
         for container in items(spec, "containers") {
-            let name = container.text_of("name").unwrap_or_default();
-            match is_sidecar(container) || options.rules.roles.is_sidecar(name) {
+            match is_sidecar(container) || is_sidecar_of_node(container, options) {
                 true => roles.sidecars.push(container.clone()),
                 false => roles.apps.push(container.clone()),
             }

@@ -78,6 +78,13 @@ impl Rewrite {
             }
         }
         let fatal = ["fatalToPod", "terminationFatalToPod"].map(|field| container.take(field));
+        if fatal
+            .iter()
+            .flatten()
+            .any(|it| !matches!(it, Node::Bool(_)))
+        {
+            self.note(&name, "its fatalToPod is dropped: expected true or false");
+        }
         if fatal.contains(&Some(Node::Bool(true))) {
             match role {
                 Role::Defer(_) => self.note(

@@ -100,6 +100,7 @@ pub(super) fn convert(documents: &mut [Node], options: &Options) -> anyhow::Resu
         if let Some(sentence) = unknown::in_document(document) {
             refused.get_or_insert(anyhow!(sentence));
         }
+        said.extend(unknown::in_other_kind(document, options));
         manifest::for_each_pod(document, &mut |owner, pod| {
             let name = format!("{} {}", owner.kind, owner.name);
             match pod::convert(pod, options).and_then(|notes| {

@@ -7,7 +7,10 @@ use usher_core::plan::{DeferTurn, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::Options;
-use super::cast::{RoleAssignment, Starting, has_foreign_fields, is_native_sidecar, items, names};
+use super::cast::{
+    RoleAssignment, Starting, has_foreign_fields, has_sidecars_of_node, is_native_sidecar, items,
+    names,
+};
 use super::containers::{Rewrite, Started};
 use super::unknown;
 
@@ -34,15 +37,17 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<S
         bail!(sentence);
     }
     let has_native_sidecars = items(spec, "initContainers").iter().any(is_native_sidecar);
-    if !has_foreign_fields(spec, options) {
+    let annotation = |key| pod.at(&["metadata", "annotations", key]);
+    let list = LISTS.iter().find(|list| annotation(list).is_some());
+    let has_foreign_fields = has_foreign_fields(spec, options);
+    if !has_foreign_fields && (list.is_some() || !has_sidecars_of_node(spec, options)) {
         let hint = match has_native_sidecars {
             true => "; --legacy converts its native sidecars",
             false => "",
         };
         return Ok(vec![format!("it has nothing to convert{hint}")]);
     }
-    let annotation = |key| pod.at(&["metadata", "annotations", key]);
-    if let Some(list) = LISTS.iter().find(|list| annotation(list).is_some()) {
+    if let Some(list) = list {
         bail!("it has both the annotation {list} and fields to convert; expected only one of them");
     }
     let mut cast = RoleAssignment::of(spec, options);

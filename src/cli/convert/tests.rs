@@ -32,6 +32,63 @@ fn sidecars_of_the_nodes_rules_become_sidecars() {
     assert_eq!(annotation(&document, "usher/apps"), Some("web"));
 }
 
+#[test]
+fn the_nodes_rules_alone_are_a_reason_to_convert_a_pod() {
+    let rules = usher_core::config::parse("[roles]\nsidecars = ['istio-*']").unwrap();
+    let options = Options {
+        rules,
+        ..options(false)
+    };
+    let text = "kind: Pod\nspec: {containers: [{name: web}, {name: istio-proxy}]}";
+    let mut document = parse(text).unwrap().remove(0);
+    pod::convert(&mut document, &options).unwrap();
+    assert_eq!(annotation(&document, "usher/sidecars"), Some("istio-proxy"));
+    // A converted pod, and a pod of which no container would remain an app.
+    let gateway = "kind: Pod\nspec: {containers: [{name: istio-proxy}]}";
+    for before in [document, parse(gateway).unwrap().remove(0)] {
+        let mut after = before.clone();
+        let notes = pod::convert(&mut after, &options).unwrap();
+        assert_eq!(after, before, "{notes:?}");
+    }
+}
+
+#[test]
+fn the_drafts_standard_type_is_removed() {
+    let text = "kind: Pod\nspec: {containers: [{name: web, lifecycle: {type: Standard}}]}";
+    let (pod, _) = converted(text, false);
+    let printed = print(&[pod]).unwrap();
+    assert!(!printed.contains("Standard"), "{printed}");
+}
+
+#[test]
+fn a_dropped_fatal_to_pod_yields_a_note() {
+    let text = "kind: Pod\nspec: {containers: [{name: web, fatalToPod: 'true'}]}";
+    let (pod, notes) = converted(text, false);
+    assert_eq!(annotation(&pod, "usher/essential"), None);
+    assert!(
+        notes.iter().any(|it| it.contains("fatalToPod")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_pod_in_another_projects_kind_yields_a_warning() {
+    let template = "{spec: {containers: [{name: a, lifecycle: {type: Sidecar}}]}}";
+    let set = format!("{{kind: JobSet, spec: {{jobs: [{{template: {template}}}]}}}}");
+    let said = |text: &str| {
+        let mut documents = parse(text).unwrap();
+        convert(&mut documents, &options(false)).unwrap()
+    };
+    let notes = said(&set);
+    assert!(
+        matches!(&notes[..], [note] if note.contains("JobSet")),
+        "{notes:?}"
+    );
+    assert_eq!(said(&format!("{{kind: List, items: [{set}]}}")), notes);
+    let other = "{kind: Model, spec: {primaryContainer: {image: a}}}";
+    assert_eq!(said(other), Vec::<String>::new());
+}
+
 /// A converted pod and the notes about it.
 fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
     let mut document = parse(text).unwrap().remove(0);

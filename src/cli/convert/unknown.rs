@@ -1,8 +1,11 @@
 //! Fields by which some manifests ask for an order of containers, and which usher does not convert.
 //! Such a field is an error, since it would look effective in the converted manifest.
 
+use usher_core::manifest::pod_path;
+
 use super::super::manifest::Node;
-use super::cast::items;
+use super::Options;
+use super::cast::{has_foreign_fields, items};
 
 const SIDECAR: &str = "lifecycle.type: Sidecar in the containers that start first and stop last";
 const OTHERS: &str = "lifecycle.type: Sidecar in all other containers";
@@ -40,12 +43,45 @@ pub(super) fn in_document(document: &Node) -> Option<String> {
              with metadata and spec"
         ));
     }
-    let items = document.get("items").map_or(&[][..], Node::items);
-    SPECS
-        .into_iter()
+    // Fields of objects without pods belong to other APIs.
+    let has_pods = document.text_of("kind").and_then(pod_path).is_some();
+    let specs = SPECS.into_iter().filter(|_| has_pods);
+    specs
         .filter_map(|path| document.at(path))
         .find_map(in_fields)
-        .or_else(|| items.iter().find_map(in_document))
+        .or_else(|| items(document, "items").iter().find_map(in_document))
+}
+
+/// A sentence about a document of another project's kind that has a pod with fields to convert.
+pub(super) fn in_other_kind(document: &Node, options: &Options) -> Option<String> {
+    let kind = document.text_of("kind")?;
+    if kind.ends_with("List") {
+        let items = items(document, "items").iter();
+        return items
+            .into_iter()
+            .find_map(|item| in_other_kind(item, options));
+    }
+    let has_fields = pod_path(kind).is_none() && has_nested_fields(document, options);
+    has_fields.then(|| {
+        let name = document.at(&["metadata", "name"]).and_then(Node::as_text);
+        format!(
+            "{kind} {}: it is unchanged, although a pod in it has fields to convert; expected a \
+             kind of Kubernetes itself",
+            name.unwrap_or_default()
+        )
+    })
+}
+
+/// True if `node`, or a value in it, is a pod's spec with fields to convert.
+fn has_nested_fields(node: &Node, options: &Options) -> bool {
+    let mut fields = node.fields().iter().map(|(_, value)| value);
+    let is_spec = !items(node, "containers").is_empty();
+    is_spec && has_foreign_fields(node, options)
+        || fields.any(|value| has_nested_fields(value, options))
+        || node
+            .items()
+            .iter()
+            .any(|item| has_nested_fields(item, options))
 }
 
 /// A sentence about the first unknown field of a pod's spec.

@@ -40,6 +40,16 @@ pub(super) const BOTH: &str = "  - {name: proxy}\n  - {name: app}\n";
 pub(super) const REVERSED: &str = "  - {name: app}\n  - {name: proxy}\n";
 
 #[test]
+fn an_author_who_annotates_a_controller_is_told_to_annotate_its_pod_template() {
+    let text = "{kind: Deployment, metadata: {annotations: {usher/sidecars: a}}, \
+        spec: {template: {spec: {containers: [{name: a}]}}}}";
+    let text = explained(text).text(None);
+    assert!(text.contains("the Deployment's pod template"), "{text}");
+    let pod = "{kind: Pod, spec: {containers: [{name: a}]}}";
+    assert!(!explained(pod).text(None).contains("template"));
+}
+
+#[test]
 fn sidecars_start_first_and_stop_last() {
     let said = explained(&pod("", "", BOTH));
     assert_eq!(said.refused, None);

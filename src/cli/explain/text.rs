@@ -34,6 +34,14 @@ impl Explanation {
             }
             None if self.refused.is_none() => {
                 text.push_str("\nThe pod has no annotations of usher: kubelet's order applies.\n");
+                // Authors often annotate the controller itself.
+                if self.kind != "Pod" {
+                    let place = format!(
+                        "usher reads the annotations in the {}'s pod template.\n",
+                        self.kind
+                    );
+                    text.push_str(&place);
+                }
             }
             None => {}
         }

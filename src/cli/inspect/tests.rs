@@ -64,6 +64,19 @@ fn the_first_lines_describe_the_wait_and_its_end() {
     assert_eq!(lines, expected);
 }
 
+/// `usher release` refuses containers of a pod that terminates.
+#[test]
+fn a_held_app_of_a_pod_that_terminates_waits_for_its_turn_to_stop() {
+    let pod = api::Pod {
+        phase: api::Phase::PHASE_TERMINATING.into(),
+        ..held()
+    };
+    let waits = waits::waits(&pod, 1012.0).join("\n");
+    let expected =
+        "app web is held for 12.0s, waiting for its turn to stop\n  it ends when its turn comes";
+    assert!(plain(&waits).starts_with(expected), "{waits}");
+}
+
 #[test]
 fn a_wait_comes_with_the_annotation_that_may_be_missing() {
     let mut pod = held();

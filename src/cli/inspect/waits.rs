@@ -45,6 +45,40 @@ fn is_terminating(pod: &api::Pod) -> bool {
     pod.phase.enum_value() == Ok(api::Phase::PHASE_TERMINATING)
 }
 
+/// True if the shim holds the container's program until other containers have started or exited.
+fn is_held(container: &api::Container) -> bool {
+    let state = container.state.enum_value_or_default();
+    matches!(state, api::State::STATE_HELD | api::State::STATE_STARTING)
+        && !words::is_defer(container.role)
+}
+
+fn awaited(wait: &api::Wait) -> String {
+    let obstacles: Vec<_> = wait.obstacles.iter().map(words::obstacle).collect();
+    match obstacles.is_empty() {
+        true => "nothing".to_owned(),
+        false => styled(WARNING, obstacles.join(", ")),
+    }
+}
+
+/// The end of a wait: the latest time and its effect, and the command that ends the wait now.
+fn end(pod: &api::Pod, container: &api::Container, wait: &api::Wait, now: f64) -> String {
+    let until = time::seconds(&wait.until).map(|until| span(until - now));
+    let then = match until {
+        Some(until) => {
+            let then = words::then(wait.then.unwrap_or_default());
+            format!("in {until} at the latest {then}")
+        }
+        None => "nothing else ends this wait".to_owned(),
+    };
+    match is_held(container) {
+        true => format!(
+            "{then}; to run it now: usher release {} {}",
+            pod.name, container.name
+        ),
+        false => then,
+    }
+}
+
 /// The lines about waits. For each waiting container they say what it waits for, how long it has
 /// waited, and what ends the wait.
 pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
@@ -64,39 +98,23 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         })
     };
     for (container, wait) in waiting(pod).filter(|(container, wait)| !is_said(container, wait)) {
-        let obstacles: Vec<_> = wait.obstacles.iter().map(words::obstacle).collect();
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
         let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
+        let (awaited, end) = match is_held(container) && is_terminating(pod) {
+            // In a termination, the shim releases no container.
+            true => (
+                "its turn to stop".to_owned(),
+                "it ends when its turn comes".to_owned(),
+            ),
+            false => (awaited(wait), end(pod, container, wait, now)),
+        };
         lines.push(format!(
-            "{} {} is {}{since}, waiting for {}",
+            "{} {} is {}{since}, waiting for {awaited}",
             words::word(container.role),
             styled(BOLD, &container.name),
             words::state(container.state),
-            match obstacles.is_empty() {
-                true => "nothing".to_owned(),
-                false => styled(WARNING, obstacles.join(", ")),
-            }
         ));
-        let until = time::seconds(&wait.until).map(|until| span(until - now));
-        let then = match until {
-            Some(until) => {
-                let then = words::then(wait.then.unwrap_or_default());
-                format!("in {until} at the latest {then}")
-            }
-            None => "nothing else ends this wait".to_owned(),
-        };
-        let release = match container.state.enum_value_or_default() {
-            api::State::STATE_HELD | api::State::STATE_STARTING
-                if !words::is_defer(container.role) =>
-            {
-                format!(
-                    "; to run it now: usher release {} {}",
-                    pod.name, container.name
-                )
-            }
-            _ => String::new(),
-        };
-        lines.push(styled(FAINT, format!("  {then}{release}")));
+        lines.push(styled(FAINT, format!("  {end}")));
         if has_failed_to_start(container) {
             let failed = failed_probe(container, now);
             lines.extend(failed.map(|failed| format!("  {failed}")));

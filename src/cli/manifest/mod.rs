@@ -68,19 +68,51 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
 #[error("{}", .0.to_string().replace('\n', " "))]
 pub(super) struct ParseError(Box<serde_saphyr::Error>);
 
+/// Number of values that the aliases of a short manifest may repeat. A longer manifest may repeat
+/// one value for each of its bytes.
+const REPEATED_VALUES: usize = 100_000;
+
 /// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.
 pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
+        // The whole text is in memory, so only aliases can need much more memory.
+        budget: serde_saphyr::budget! {
+            max_documents: usize::MAX,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_aliases: usize::MAX,
+            max_anchors: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: text.len().max(REPEATED_VALUES),
+        },
     };
     let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| ParseError(Box::new(error)))?;
     // A comment between two separators is not a document.
-    Ok(documents
-        .into_iter()
-        .filter(|it| *it != Node::Null)
-        .collect())
+    let documents = documents.into_iter().filter(|it| *it != Node::Null);
+    Ok(documents.map(with_kinds).collect())
+}
+
+/// Gives the items of a typed list, such as a PodList, their kind, as kubectl does. The API server
+/// leaves it out.
+fn with_kinds(mut document: Node) -> Node {
+    let version = document.get("apiVersion").cloned();
+    let kind = document.text_of("kind").unwrap_or_default();
+    let kind = kind.strip_suffix("List").unwrap_or_default().to_owned();
+    if let (false, Some(Node::List(items))) = (kind.is_empty(), document.get_mut("items")) {
+        for item in items.iter_mut().filter(|item| item.get("kind").is_none()) {
+            if let Some(version) = &version {
+                item.set_before("metadata", "apiVersion", version.clone());
+            }
+            item.set_before("metadata", "kind", Node::text(&kind));
+        }
+    }
+    document
 }
 
 /// Prints documents so that kubectl reads the same values.

@@ -112,6 +112,20 @@ impl Node {
         }
     }
 
+    /// The key in JSON that kubectl makes of this key in YAML: `no` and `0x10` become `false` and
+    /// `16`. `None` for lists and maps.
+    fn into_key(self) -> Option<String> {
+        Some(match self {
+            Node::Null => "null".to_owned(),
+            Node::Bool(value) => value.to_string(),
+            Node::Integer(value) => value.to_string(),
+            Node::Large(value) => value.to_string(),
+            Node::Float(value) => value.to_string(),
+            Node::Text(text) => text,
+            Node::List(_) | Node::Map(_) => return None,
+        })
+    }
+
     /// The value as JSON, without the order of fields and without null fields.
     pub(crate) fn json(&self) -> Value {
         match self {
@@ -210,7 +224,10 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut fields = Vec::new();
-        while let Some((key, value)) = map.next_entry::<String, Node>()? {
+        while let Some((key, value)) = map.next_entry::<Node, Node>()? {
+            let key = key.into_key().ok_or_else(|| {
+                A::Error::custom("a key is a list or a map; expected text, a number or a boolean")
+            })?;
             fields.push((key, value));
         }
         Ok(Node::Map(fields))

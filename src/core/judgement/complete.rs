@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::manifest::{Container, Json, Pod};
 use crate::plan::{
-    ContainerSetting, MAX_VALUE_BYTES, Origin, Plan, PlanError, PodSetting, RestartPolicy, Role,
-    Rules, is_container_name, is_usher_key, list_words,
+    ContainerSetting, MAX_VALUE_BYTES, Origin, Plan, PlanError, PodSetting, Refusals,
+    RestartPolicy, Role, Rules, is_container_name, is_usher_key, list_words,
 };
 
 use super::names::{Annotations, PatternsError, put, without_absent, without_patterns};
@@ -31,7 +31,17 @@ pub enum CompletionError {
     Patterns(#[from] PatternsError),
     /// The shim refuses the annotations too.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] Refusals),
+}
+
+impl CompletionError {
+    /// A sentence for each error, the first error first.
+    pub fn sentences(&self) -> Vec<String> {
+        match self {
+            CompletionError::Patterns(error) => vec![error.to_string()],
+            CompletionError::Plan(refusals) => refusals.sentences().collect(),
+        }
+    }
 }
 
 /// True if usher handles the pod: because of its annotations, or because of the node's roles.
@@ -63,18 +73,17 @@ pub fn complete(pod: &Pod, rules: &Rules) -> Result<Option<Completion>, Completi
         let said = annotations.entry(PodSetting::RestartPolicy.key());
         said.or_insert_with(|| policy.to_string());
     }
-    let plan = Plan::parse_under(&annotations, rules)?;
+    let reading = Plan::parse_all(&annotations, rules)?;
     let mut work = Work {
         pod,
         rules,
-        said: plan.plan.clone(),
-        plan: plan.plan,
+        said: reading.plan.clone(),
+        plan: reading.plan,
         annotations,
-        bytes: 0,
+        bytes: reading.bytes,
         changes: Completion::default(),
     };
-    work.lists();
-    work.read()?;
+    work.add_lists();
     for container in pod.all() {
         work.container(container);
     }
@@ -120,7 +129,27 @@ impl Completion {
 
 impl Work<'_> {
     /// Adds every container of the pod to the list of its role.
-    fn lists(&mut self) {
+    fn add_lists(&mut self) {
+        for lists in self.lists() {
+            let before = self.annotations.clone();
+            for (setting, names) in &lists {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                // A list with the same names stays as its author wrote it.
+                if !self.says(*setting, &names) {
+                    put(&mut self.annotations, *setting, &names);
+                }
+            }
+            // The author's annotations are valid, so the added names cause the error.
+            if let Err(error) = self.read() {
+                self.annotations = before;
+                let keys: Vec<String> = lists.iter().map(|(setting, _)| setting.key()).collect();
+                self.note(None, format!("{} is not added: {error}", keys.join(", ")));
+            }
+        }
+    }
+
+    /// The complete lists. Lists of one group are valid only together.
+    fn lists(&self) -> [Vec<(PodSetting, Vec<String>)>; 3] {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
             let mut is_there: BTreeSet<&str> = list.iter().map(String::as_str).collect();
@@ -138,28 +167,22 @@ impl Work<'_> {
         let is_app = |name: &str| plan.role(name) == Role::App && is_unlisted(name);
         let native_init = named(plan.native_init(), &spec.init_containers, &is_unlisted);
         let sidecars = named(plan.sidecars(), &spec.containers, &is_of_node);
-        let order = self
+        let mut of_sidecars = vec![(PodSetting::Sidecars, sidecars)];
+        if self
             .annotations
-            .contains_key(&PodSetting::StartupOrder.key());
-        let order = order.then(|| {
+            .contains_key(&PodSetting::StartupOrder.key())
+        {
             let stages = plan.stages().iter().flat_map(|stage| stage.0.clone());
-            named(&stages.collect::<Vec<_>>(), &spec.containers, &is_of_node)
-        });
-        let apps = plan.apps().is_none();
-        let apps = apps.then(|| named(&[], &spec.containers, &is_app));
-        for (setting, names) in [
-            (PodSetting::NativeInit, Some(native_init)),
-            (PodSetting::Sidecars, Some(sidecars)),
-            (PodSetting::StartupOrder, order),
-            (PodSetting::Apps, apps),
-        ] {
-            let Some(names) = names else { continue };
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            // A list with the same names stays as its author wrote it.
-            if !self.says(setting, &names) {
-                put(&mut self.annotations, setting, &names);
-            }
+            let order = named(&stages.collect::<Vec<_>>(), &spec.containers, &is_of_node);
+            of_sidecars.push((PodSetting::StartupOrder, order));
         }
+        let apps = plan.apps().is_none();
+        let apps = apps.then(|| (PodSetting::Apps, named(&[], &spec.containers, &is_app)));
+        [
+            vec![(PodSetting::NativeInit, native_init)],
+            of_sidecars,
+            apps.into_iter().collect(),
+        ]
     }
 
     fn says(&self, setting: PodSetting, names: &[&str]) -> bool {

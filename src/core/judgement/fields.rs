@@ -20,6 +20,14 @@ const PROBE_FIELDS: [&str; 9] = [
     "failureThreshold",
 ];
 
+/// Fields of a probe whose value 0 stands for the default.
+const NEVER_ZERO: [&str; 4] = [
+    "periodSeconds",
+    "timeoutSeconds",
+    "successThreshold",
+    "failureThreshold",
+];
+
 /// Maximum number of unknown fields of a probe that a message names.
 const MAX_UNKNOWN: usize = 8;
 /// Maximum number of characters shown of a text from the spec.
@@ -32,6 +40,8 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let Value::Object(mut fields) = probe else {
         return (probe, lost);
     };
+    // The API server replaces these zeros by the defaults.
+    fields.retain(|key, value| !(NEVER_ZERO.contains(&key.as_str()) && *value == json!(0)));
     if fields
         .get("successThreshold")
         .is_some_and(|it| *it != json!(1))

@@ -88,6 +88,11 @@ impl Judgement {
             also_refused,
         }
     }
+
+    /// All reasons to refuse the pod, the first reason first.
+    pub fn refusals(self) -> Vec<String> {
+        self.refused.into_iter().chain(self.also_refused).collect()
+    }
 }
 
 /// The role of a container. A container in `initContainers` is a native init, unless a list makes

@@ -326,9 +326,10 @@ fn probe(probe: &Probe) -> String {
 
 /// The longest time until a startup probe has failed.
 pub(super) fn longest(probe: &Probe) -> Duration {
-    probe
-        .initial_delay
-        .saturating_add(probe.period.saturating_mul(probe.failure_threshold))
+    let checks = probe
+        .longest_period()
+        .saturating_mul(probe.failure_threshold);
+    probe.initial_delay.saturating_add(checks)
 }
 
 /// The longest time that the startup probes of all sidecars take together, in whole seconds: probes

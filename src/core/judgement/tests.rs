@@ -341,6 +341,64 @@ fn apps_wait_as_long_as_the_probes_of_the_spec_may_take() {
 }
 
 #[test]
+fn apps_wait_for_checks_of_a_startup_probe_that_take_longer_than_its_period() {
+    let probe = json!({
+        "tcpSocket": {"port": 1},
+        "periodSeconds": 5, "timeoutSeconds": 30, "failureThreshold": 20,
+    });
+    let containers = json!([{"name": "proxy", "startupProbe": probe}, {"name": "web"}]);
+    let pod = pod(
+        &[("usher/sidecars", "proxy")],
+        json!({"containers": containers}),
+    );
+    let (_, completion) = completed(pod, &Rules::default());
+    assert_eq!(
+        completion.annotations.get("usher/startup-timeout"),
+        Some(&Some("10m".to_owned()))
+    );
+}
+
+/// The shim would take these pods as their author wrote them.
+#[test]
+fn a_list_that_would_be_refused_is_not_added() {
+    let limits = Limits {
+        names: Some(2),
+        ..Limits::default()
+    };
+    let bounded = Rules::new(&BTreeMap::new(), limits, Minimums::default()).unwrap();
+    let spec = json!({
+        "initContainers": containers(&["migrate"]),
+        "containers": containers(&["proxy", "a", "b", "c"]),
+    });
+    let essential = [("usher/sidecars", "proxy"), ("usher/essential", "injected")];
+    for (said, rules) in [
+        (&essential[..1], &bounded),
+        (&essential[..], &Rules::default()),
+    ] {
+        let (_, completion) = completed(pod(said, spec.clone()), rules);
+        let native_init = ("usher/native-init", "migrate");
+        let written = written(&completion);
+        assert_eq!(written, [native_init, ("usher/restart-policy", "Always")]);
+        let notes: Vec<_> = completion.notes.iter().map(Warning::to_string).collect();
+        assert!(
+            matches!(&notes[..], [note] if note.starts_with("usher/apps is not added: ")),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
+fn zeros_that_the_api_server_replaces_are_left_out_of_a_probe() {
+    let zeros = json!({
+        "tcpSocket": {"port": 1}, "initialDelaySeconds": 0,
+        "periodSeconds": 0, "timeoutSeconds": 0, "successThreshold": 0, "failureThreshold": 0,
+    });
+    let (probe, lost) = fields::probe("startupProbe", zeros);
+    let expected = json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": 0});
+    assert_eq!((probe, lost), (expected, Vec::new()));
+}
+
+#[test]
 fn roles_of_the_node_are_written_into_the_annotations() {
     let spec = json!({
         "initContainers": containers(&["istio-init", "istio-native"]),

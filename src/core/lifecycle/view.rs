@@ -501,8 +501,11 @@ fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
     }
     let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
     let left = threshold.saturating_sub(failures);
+    // Without a next attempt, the present attempt has begun at `now` at the latest.
     let next = probing.next.unwrap_or(now);
-    let rest = probing.probe.period.saturating_mul(left.saturating_sub(1));
+    let others = probing.probe.longest_period();
+    let others = others.saturating_mul(left.saturating_sub(1));
+    let rest = others.saturating_add(probing.probe.timeout);
     Some(Wait {
         obstacles: vec![Obstacle::StartupProbe {
             failures,

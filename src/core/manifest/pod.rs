@@ -40,6 +40,15 @@ pub struct Spec {
     pub resources: Option<Requirements>,
     #[serde(deserialize_with = "read::overhead")]
     pub overhead: Option<Amounts>,
+    #[serde(deserialize_with = "read::object")]
+    os: Os,
+}
+
+/// Kubernetes' `PodOS`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Os {
+    name: Option<String>,
 }
 
 /// The fields of Kubernetes' `ResourceRequirements` that the size of a pod depends on.
@@ -125,6 +134,11 @@ impl Pod {
     /// As [`Pod::read`].
     pub fn parse(owner: &Owner, path: &[&str], object: &str) -> Result<Option<Pod>, Unreadable> {
         read::pod_within(owner, path, object)
+    }
+
+    /// True if the pod's author says that the pod runs on Windows.
+    pub fn is_for_windows(&self) -> bool {
+        self.spec.os.name.as_deref() == Some("windows")
     }
 
     pub(super) fn new(owner: &Owner, annotations: BTreeMap<String, String>, spec: Spec) -> Pod {

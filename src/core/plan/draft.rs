@@ -263,7 +263,7 @@ fn check_essential(names: &[String], assignment: &RoleAssignment) -> Result<(), 
     match names.iter().find(useless) {
         None => Ok(()),
         Some(name) => Err(Problem::new(format!(
-            "lists {}, whose role is {}; expected names of init, sidecar and app containers",
+            "lists {}, whose role is {}; expected names of init, native-init, sidecar and app containers",
             quote(name),
             assignment.role(name)
         ))),

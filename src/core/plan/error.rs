@@ -53,7 +53,8 @@ pub enum PlanError {
 }
 
 /// All errors found in the annotations of a pod, in the order in which they are found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{first}")]
 pub struct Refusals {
     /// The error that the shim reports.
     pub first: PlanError,

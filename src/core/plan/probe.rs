@@ -26,6 +26,14 @@ pub struct Probe {
     pub failure_threshold: u32,
 }
 
+impl Probe {
+    /// The longest time from one check to the next: a check begins only after the one before it has
+    /// ended.
+    pub fn longest_period(&self) -> Duration {
+        self.period.max(self.timeout)
+    }
+}
+
 /// The action of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {

@@ -159,7 +159,7 @@ impl PodSetting {
                 &[SIDECARS, ("usher/restart-policy", "Never")],
             ),
             PodSetting::Essential => (
-                "names of init containers, sidecars and apps".into(),
+                "names of init containers, native-init containers, sidecars and apps".into(),
                 "none".into(),
                 "If one of these containers fails, usher ends the pod. kubelet then starts the \
                  whole pod again, except under the restart policy `Never`.",

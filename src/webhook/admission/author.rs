@@ -14,10 +14,9 @@ const WRITTEN: &str = "usher-webhook/written";
 
 type Annotations = BTreeMap<String, String>;
 
-/// Changes that the webhook has made, by annotation key. `None` stands for an annotation that the
-/// author did not have. Otherwise there are two values: the author's value, and the webhook's
-/// value. The webhook's value is `None` if the webhook has removed the annotation.
-type Written = BTreeMap<String, Option<(String, Option<String>)>>;
+/// Changes that the webhook has made, by annotation key: the author's value, and the webhook's
+/// value. `None` stands for a missing annotation.
+type Written = BTreeMap<String, (Option<String>, Option<String>)>;
 
 /// Returns the author's annotations: undoes the changes that the webhook has recorded.
 pub(super) fn restore(annotations: &Annotations) -> Annotations {
@@ -29,16 +28,13 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     let written: Written = serde_json::from_str(&written).unwrap_or_default();
     // A forged record may name any key, but the webhook only ever changes usher's annotations.
     let of_usher = written.into_iter().filter(|(key, _)| is_usher_key(key));
-    for (key, entry) in of_usher {
-        match entry {
-            None => {
-                restored.remove(&key);
-            }
-            Some((was, is)) if restored.get(&key) == is.as_ref() => {
-                restored.insert(key, was);
-            }
-            // Another webhook or a person has changed the annotation since.
-            Some(_) => {}
+    for (key, (was, is)) in of_usher {
+        // If the values differ, another webhook or a person has changed the annotation since.
+        if restored.get(&key) == is.as_ref() {
+            match was {
+                Some(was) => restored.insert(key, was),
+                None => restored.remove(&key),
+            };
         }
     }
     restored
@@ -53,7 +49,7 @@ pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &
     let written: Written = kept
         .map(|(key, value)| {
             let was = of_author.get(key).cloned();
-            (key.clone(), was.map(|was| (was, value.clone())))
+            (key.clone(), (was, value.clone()))
         })
         .collect();
     if !written.is_empty()

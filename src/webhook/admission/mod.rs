@@ -88,7 +88,8 @@ enum Action {
 
 #[derive(Debug, Default)]
 struct Verdict {
-    refused: Option<String>,
+    /// The reasons to refuse the object. The response has the first.
+    refusals: Vec<String>,
     warnings: Vec<Warning>,
     patch: Patch,
 }
@@ -195,7 +196,7 @@ impl Admission {
         let verdict = match review.action {
             Action::Ignore => Verdict::default(),
             Action::Refuse(error) => Verdict {
-                refused: Some(error.to_string()),
+                refusals: vec![error.to_string()],
                 ..Verdict::default()
             },
             Action::Mutate { pod, everywhere } => self.mutate(pod, everywhere),
@@ -210,8 +211,9 @@ impl Admission {
 
     fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
         // Templates stay as the author wrote them. Each pod made from a template is reviewed by
-        // itself.
-        if !subject.is_pod() || subject.pod.annotations.contains_key(MIRROR) {
+        // itself. usher runs only on Linux.
+        let is_mirror = subject.pod.annotations.contains_key(MIRROR);
+        if !subject.is_pod() || is_mirror || subject.pod.is_for_windows() {
             return Verdict::default();
         }
         let mut pod = Pod::clone(&subject.pod);
@@ -243,23 +245,41 @@ impl Admission {
                 let of_author = pod.annotations.clone();
                 completion.apply(pod);
                 author::record(&of_author, &mut pod.annotations, &completion);
-                remove_probes(&completion.moved_probes());
+                let moved = completion.moved_probes();
+                remove_probes(&moved);
+                if !moved.is_empty() {
+                    warnings.extend(self.of_other_class(pod));
+                }
                 warnings.extend(completion.notes);
             }
             Err(error) => {
                 return Verdict {
-                    refused: Some(error.to_string()),
+                    refusals: error.sentences(),
                     ..Verdict::default()
                 };
             }
         }
-        let judgement = Judgement::of(pod, &self.rules);
-        warnings.extend(judgement.warnings);
+        let mut judgement = Judgement::of(pod, &self.rules);
+        warnings.append(&mut judgement.warnings);
         Verdict {
-            refused: judgement.refused,
+            refusals: judgement.refusals(),
             warnings,
             patch: Patch::default(),
         }
+    }
+
+    /// The warning about moved liveness probes in a pod with another RuntimeClass. Administrators
+    /// may create further RuntimeClasses for usher, so the pod is completed nonetheless.
+    fn of_other_class(&self, pod: &Pod) -> Option<Warning> {
+        let class = pod.spec.runtime_class_name.as_ref()?;
+        (*class != self.runtime_class).then(|| {
+            Warning::about_pod(format!(
+                "runtimeClassName is {class}; expected {}, or another RuntimeClass with usher's \
+                 handler, because only usher runs the livenessProbes that the webhook moves into \
+                 annotations",
+                self.runtime_class
+            ))
+        })
     }
 
     fn validate(&self, subject: Subject) -> Verdict {
@@ -271,7 +291,7 @@ impl Admission {
         // The mutating webhook has already returned the warnings for a pod.
         if is_pod {
             return Verdict {
-                refused: Judgement::of(&pod, &self.rules).refused,
+                refusals: Judgement::of(&pod, &self.rules).refusals(),
                 ..Verdict::default()
             };
         }
@@ -289,9 +309,8 @@ impl Admission {
             return Verdict::default();
         }
         let (before, mut verdict) = (self.validate(old), self.validate(new));
-        if before.refused == verdict.refused {
-            verdict.refused = None;
-        }
+        let known: BTreeSet<String> = before.refusals.into_iter().collect();
+        verdict.refusals.retain(|it| !known.contains(it));
         let known: BTreeSet<Warning> = before.warnings.into_iter().collect();
         verdict.warnings.retain(|it| !known.contains(it));
         verdict

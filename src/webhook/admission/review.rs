@@ -89,8 +89,8 @@ pub(super) fn write(uid: &str, verdict: Verdict) -> Result<Response, Malformed> 
     let mut response = serde_json::Map::new();
     let mut put = |field: &str, value: Value| response.insert(field.to_owned(), value);
     put("uid", uid.into());
-    put("allowed", verdict.refused.is_none().into());
-    if let Some(sentence) = verdict.refused {
+    put("allowed", verdict.refusals.is_empty().into());
+    if let Some(sentence) = verdict.refusals.first() {
         outcome = Outcome::Refused;
         let status = json!({ "code": UNPROCESSABLE, "reason": "Invalid", "message": sentence });
         put("status", status);

@@ -252,6 +252,7 @@ impl ReviewService {
 
     /// Answers a review at once, but a costly review first waits for the permit.
     async fn judge(&self, webhook: Webhook, body: Vec<u8>) -> Result<HttpResponse, HttpResponse> {
+        let arrived = Instant::now();
         let mut permit = match body.len() > SMALL_REVIEW_BYTES {
             true => Some(self.costly_permit().await?),
             false => None,
@@ -276,7 +277,8 @@ impl ReviewService {
         let answered =
             answered.map_err(|malformed| text_response(StatusCode::BAD_REQUEST, malformed))?;
         let outcome = answered.outcome.name();
-        self.metrics.count_admission(webhook.name(), outcome, took);
+        self.metrics
+            .count_admission(webhook.name(), outcome, arrived.elapsed());
         Ok(response(StatusCode::OK, "application/json", answered.body))
     }
 

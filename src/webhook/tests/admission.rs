@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use usher_core::manifest;
 use usher_core::plan::Plan;
@@ -200,6 +202,25 @@ fn an_annotation_that_another_webhook_has_changed_since_is_left_alone() {
 }
 
 #[test]
+fn an_added_annotation_that_another_webhook_has_changed_since_is_left_alone() {
+    for (key, value) in [
+        ("startup-probe.usher/proxy", r#"{"tcpSocket":{"port":1}}"#),
+        ("usher/apps", "shop, other"),
+        ("usher/restart-policy", "OnFailure"),
+    ] {
+        let mut pod = created(Webhook::Mutate, &mesh()).object;
+        let annotation_of_webhook = &mut pod["metadata"]["annotations"][key];
+        assert!(annotation_of_webhook.is_string(), "{key}");
+        *annotation_of_webhook = value.into();
+        let after = created(Webhook::Mutate, &pod);
+        assert_eq!(annotation(&after, key), Some(value));
+        // The changed annotation counts as the author's at every later call.
+        let again = created(Webhook::Mutate, &after.object);
+        assert_eq!(annotation(&again, key), Some(value));
+    }
+}
+
+#[test]
 fn annotations_of_the_author_stay() {
     let pod = annotated(
         plain(),
@@ -253,6 +274,28 @@ fn every_pod_of_a_labeled_namespace_gets_the_runtime_class() {
     assert!(!created(Webhook::MutateNamespace, &reply.object).is_changed);
     let reply = created(Webhook::MutateNamespace, &mesh());
     assert_eq!(annotation(&reply, "usher/apps"), Some("shop"));
+}
+
+#[test]
+fn a_pod_for_windows_is_left_alone() {
+    for mut pod in [plain(), mesh()] {
+        pod["spec"]["os"] = json!({ "name": "windows" });
+        assert!(!created(Webhook::MutateNamespace, &pod).is_changed);
+        pod["spec"]["os"] = json!({ "name": "linux" });
+        assert!(created(Webhook::MutateNamespace, &pod).is_changed);
+    }
+}
+
+#[test]
+fn a_moved_liveness_probe_under_another_runtime_class_yields_a_warning() {
+    let warned = |class: &str| {
+        let mut pod = mesh();
+        pod["spec"]["runtimeClassName"] = class.into();
+        let warnings = created(Webhook::Mutate, &pod).warnings;
+        warnings.iter().any(|it| it.contains("livenessProbe"))
+    };
+    assert!(warned("gvisor"));
+    assert!(!warned("usher"));
 }
 
 #[test]
@@ -324,6 +367,26 @@ fn a_change_is_not_refused_for_an_error_that_the_object_already_had() {
     assert!(changed(&old, &new).refused.is_some());
     let good = templated("Deployment", &mesh());
     assert!(changed(&good, &old).refused.is_some());
+}
+
+#[test]
+fn a_change_is_refused_only_for_a_new_mistake() {
+    let with = |annotations: &[(&str, &str)]| {
+        let all = annotations.iter().copied();
+        let all: BTreeMap<&str, &str> = all.chain([("usher/sidecars", "proxy")]).collect();
+        annotated(plain(), json!(all))
+    };
+    let (policy, key) = (("usher/grace-policy", "Foo"), ("usher/sidecar", "proxy"));
+    for place in [Value::clone, |pod: &Value| templated("Deployment", pod)] {
+        let change = |old: &[_], new: &[_]| changed(&place(&with(old)), &place(&with(new))).refused;
+        for fixed in [[policy], [key]] {
+            assert_eq!(change(&[policy, key], &fixed), None);
+        }
+        for (old, new) in [(policy, key), (key, policy)] {
+            let sentence = change(&[old], &[old, new]).expect("refused");
+            assert!(sentence.contains(new.0), "{sentence}");
+        }
+    }
 }
 
 #[test]
@@ -416,9 +479,9 @@ fn paths(value: &Value, at: &str) -> Vec<String> {
 #[test]
 fn a_forged_record_changes_only_usher_annotations() {
     let forged = json!({
-        "other/removed": null,
+        "other/removed": [null, "theirs"],
         "other/replaced": ["mine", "theirs"],
-        "usher/apps": null,
+        "usher/apps": [null, "shop"],
     });
     let pod = annotated(
         plain(),

@@ -67,10 +67,10 @@ async fn a_connection_with_an_answered_request_outlives_silent_ones() {
     let (_, text) = get(running.health, "/metrics").await;
     let line = text
         .lines()
-        .find(|line| line.starts_with("usher_webhook_connections_sent_away"));
+        .find(|line| line.starts_with("usher_webhook_connections_sent_away_total"));
     assert_ne!(
         line,
-        Some("usher_webhook_connections_sent_away 0"),
+        Some("usher_webhook_connections_sent_away_total 0"),
         "{text}"
     );
 }

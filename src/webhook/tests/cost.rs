@@ -179,7 +179,7 @@ fn annotations_cost_no_more_than_their_bytes() {
         sidecars(&named_list(1000)),
         json!({ "usher/sidecars": named_list(256), "usher/essential": named_list(256) }),
         json!({ "usher/sidecars": optional_list(256), "usher/init": "c999" }),
-        json!({ "usher-webhook/written": format!("{{{}}}", many("\"a\":null", ANNOTATIONS)) }),
+        json!({ "usher-webhook/written": format!("{{{}}}", many("\"a\":[null,null]", ANNOTATIONS)) }),
     ] {
         answered(&pod(&annotations, &spec));
     }

@@ -1,4 +1,4 @@
-//! Tests of reviews, certificates and the servers, with a fake API server and real TLS clients.
+//! Tests of reviews, certificates, manifests and the servers, with a fake API server and real TLS clients.
 
 mod admission;
 mod attacks;
@@ -6,6 +6,7 @@ mod certificate;
 mod cluster;
 mod corpus;
 mod cost;
+mod manifests;
 mod review;
 mod server;
 

@@ -217,11 +217,12 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
 /// Warnings about a container with its own restart rules, which usher knows from annotations only.
 fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     match role {
-        Role::App | Role::Init | Role::NativeInit => of_unseen_restarts(plan, container, role),
+        Role::App | Role::Init => of_unseen_restarts(plan, container, role),
         Role::Sidecar | Role::Defer(_) => {
             of_kubelets_restarts(plan, container).into_iter().collect()
         }
-        Role::Guest => Vec::new(),
+        // usher waits for neither.
+        Role::NativeInit | Role::Guest => Vec::new(),
     }
 }
 

@@ -124,6 +124,29 @@ fn a_sidecar_that_is_probed_says_how_often_it_has_failed() {
 }
 
 #[test]
+fn the_latest_stop_of_a_probed_sidecar_includes_the_timeouts_of_its_checks() {
+    let probe =
+        r#"{"tcpSocket":{"port":1},"periodSeconds":1,"timeoutSeconds":5,"failureThreshold":3}"#;
+    let slow = Script {
+        probe_takes: secs(5),
+        ..never_ready()
+    };
+    let mut world = World::new(&[("sidecars", "proxy"), ("startup-probe.usher/proxy", probe)])
+        .script("proxy", slow);
+    world.call(Call::Run("proxy", None));
+    let began = world.now;
+    for after in [1, 4, 7, 14] {
+        world.run_for(began.after(secs(after)).since(world.now));
+        let until = container(&world, "proxy").wait.unwrap().until;
+        // Three checks take 15 seconds in total.
+        assert!(
+            matches!(until, Some((at, Then::Stopped)) if at >= began.after(secs(15))),
+            "after {after}s: {until:?}"
+        );
+    }
+}
+
+#[test]
 fn a_start_that_waits_says_whether_it_will_fail() {
     for (mode, then) in [("Block", Then::StartFails), ("Auto", Then::Held)] {
         let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", mode), PROBED])
