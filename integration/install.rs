@@ -492,6 +492,24 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     assert_eq!(node.text(), text);
 }
 
+/// The snapshotter btrfs starts only on btrfs, where the trial's directory is not.
+#[test]
+fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
+    let text = match Version::of_containerd() {
+        Version(..2, _) => {
+            let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]";
+            format!("{USUAL}    {table}\n      snapshotter = \"btrfs\"\n")
+        }
+        _ => {
+            let table = "[plugins.\"io.containerd.cri.v1.images\"]";
+            format!("version = 3\n{table}\n  snapshotter = \"btrfs\"\n")
+        }
+    };
+    let node = Node::with_config(&text);
+    node.must(&[]);
+    assert!(node.dump().contains("snapshotter = \"btrfs\""));
+}
+
 /// An installer in a pod sees other process ids than the node's `/proc` shows. containerd would set
 /// the OOM score of the process with its own id, so the installer's trial must set none.
 #[test]
