@@ -3,6 +3,7 @@
 //! First decides the changes from the files' texts ([`plan`]); then tries the new configuration;
 //! then writes the files.
 
+mod found;
 mod imports;
 mod ours;
 mod outcome;
@@ -27,8 +28,8 @@ use similar::TextDiff;
 use super::containerd::{FlavorArgument, NAME, Node, PROGRAM, Registration, find};
 use super::output::{Failure, Stdout, note, sentence};
 use super::systemd::{has_systemd, systemctl};
-use plan::{Found, Goal, Planned, Texts};
-use source::SourceText;
+use found::{Found, Texts};
+use plan::{Goal, Planned};
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
 
@@ -164,24 +165,13 @@ impl Installer {
             wanted.flavor.0,
         );
         let containerd = node.program.clone()?;
+        let found = find_texts(&node, &containerd)?;
         let own = own_directory();
         let bin = place::resolve(wanted.prefix(own.as_deref())).join("bin");
         if wanted.remove && !wanted.force {
             refuse_while_needed(&bin.join(PROGRAM))?;
         }
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
-        // Links are followed, so that the installer changes the file and does not replace the link.
-        let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // If the configuration imports a directory, the installer writes its own file there. It
-        // does so even if the configuration itself is generated.
-        let source = node.flavor.source(&node.config, found.layout());
-        let found = match source.filter(|_| found.part_file.is_none()) {
-            Some(source) => {
-                let text = place::read(&source.file)?;
-                found.with_source(SourceText::new(source, text)?)
-            }
-            None => found,
-        };
         let found = match wanted.remove {
             true => found,
             false => {
@@ -301,25 +291,15 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The file that the installer changes, and its new text.
-    fn file(&self) -> (&Path, Option<&str>) {
-        let (old, new) = (&self.found.texts, &self.planned.texts);
-        let (file, text) = match (&self.found.source, &self.found.part_file) {
-            (Some(source), _) => (&source.file, &new.source),
-            (None, Some(part)) if new.part != old.part => (part, &new.part),
-            (None, _) => (&self.found.config, &new.main),
-        };
-        (file, text.as_deref())
-    }
-
-    /// The note about the changed file.
-    fn changed(&self) -> String {
-        let (file, text) = self.file();
+    /// The note about a changed file.
+    fn changed(&self, file: &Path, text: Option<&str>) -> String {
         let file = file.display();
-        match (self.wanted.remove, text) {
-            (false, _) => format!("configured: {file}"),
-            (true, Some(_)) => format!("removed the runtime from {file}"),
-            (true, None) => format!("removed: {file}"),
+        match text {
+            None => format!("removed: {file}"),
+            Some(text) if !self.wanted.remove && ours::names_runtime(text) => {
+                format!("configured: {file}")
+            }
+            Some(_) => format!("removed the runtime from {file}"),
         }
     }
 
@@ -328,7 +308,9 @@ impl Installer {
     fn configure(&self) -> anyhow::Result<()> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
-            note(&format!("{} needs no change", self.file().0.display()));
+            let source = self.found.source.as_ref().map(|source| &source.file);
+            let file = source.unwrap_or(&self.found.config);
+            note(&format!("{} needs no change", file.display()));
             if !self.wanted.restart || !self.needs_restart() {
                 return Ok(());
             }
@@ -340,8 +322,11 @@ impl Installer {
         if self.wanted.restart {
             place::put(&restart_marker, Some(""))?;
         }
-        self.put(&self.planned.texts)?;
-        note(&self.changed());
+        let (old, new) = (&self.found.texts, &self.planned.texts);
+        self.put(old, new)?;
+        for (file, _, text) in self.found.changes(old, new) {
+            note(&self.changed(file, text));
+        }
         if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
                 "the runtime has runc's type and usher's path, so that kubelet allows user namespaces \
@@ -354,7 +339,7 @@ impl Installer {
         if restart(self.node.flavor.unit(), &restart_marker) {
             return Ok(());
         }
-        self.put(&self.found.texts)?;
+        self.put(new, old)?;
         restart(self.node.flavor.unit(), &restart_marker);
         bail!("containerd did not start again; its old configuration is restored")
     }
@@ -385,28 +370,17 @@ impl Installer {
         })
     }
 
-    fn put(&self, texts: &Texts) -> anyhow::Result<()> {
-        if let Some(source) = &self.found.source {
-            return place::put(&source.file, texts.source.as_deref());
-        }
-        if let Some(file) = &self.found.part_file {
-            place::put(file, texts.part.as_deref())?;
-        }
-        place::put(&self.found.config, texts.main.as_deref())
+    fn put(&self, old: &Texts, new: &Texts) -> anyhow::Result<()> {
+        let mut changes = self.found.changes(old, new);
+        changes.try_for_each(|(file, _, text)| place::put(file, text))
     }
 
     /// Prints the changes that an installation would make.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned.texts);
-        if let Some(SourceText { file, .. }) = &self.found.source {
-            let difference = difference(file, old.source.as_deref(), new.source.as_deref());
-            stdout.text(difference)?;
+        for (file, old, new) in self.found.changes(old, new) {
+            stdout.text(difference(file, old, new))?;
         }
-        if let Some(part) = &self.found.part_file {
-            stdout.text(difference(part, old.part.as_deref(), new.part.as_deref()))?;
-        }
-        let config = &self.found.config;
-        stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
         if self.wanted.restart && (new != old || self.needs_restart()) {
             stdout.text("would restart containerd\n")?;
         }
