@@ -740,9 +740,12 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let mut sleep = Command::new(&shim);
     sleep.arg("600");
     let running = Background::spawn(sleep);
-    let said = node.must_fail(&["--remove"]);
-    assert!(said.contains("pods run under usher"), "{said}");
-    assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    let other = node.path("other").display().to_string();
+    for words in [&["--remove"][..], &["--remove", "--prefix", &other]] {
+        let said = node.must_fail(words);
+        assert!(said.contains("pods run under usher"), "{said}");
+        assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    }
     // Even with `--force` the installer keeps the shim's program. A restarted containerd needs it
     // for the running pods.
     let forced = node.install(&["--remove", "--force"]);

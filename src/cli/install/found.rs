@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use toml_edit::Document;
 
-use super::super::containerd::NAME;
+use super::super::containerd::{Effective, NAME};
 use super::imports;
 use super::ours::{self, Bare, without_ours};
 use super::source::SourceText;
@@ -187,6 +187,28 @@ impl Found {
     pub(super) fn made_directories(&self) -> Vec<PathBuf> {
         let texts = self.files(&self.texts).filter_map(|(_, text)| text);
         texts.flat_map(ours::directories).collect()
+    }
+
+    /// True if a file has the installer's lines.
+    pub(super) fn has_ours(&self) -> bool {
+        let mut texts = self.files(&self.texts).filter_map(|(_, text)| text);
+        texts.any(ours::has_written)
+    }
+
+    /// The path of the shim in the installer's lines, if they name one.
+    pub(super) fn shim(&self) -> Option<PathBuf> {
+        let texts = self.files(&self.texts).filter_map(|(_, text)| text);
+        let mut texts = texts.filter(|text| ours::has_written(text));
+        texts.find_map(|text| {
+            // A template is not TOML, but the installer's lines in it are.
+            let parsed = Effective::parse(text.to_owned());
+            let lines = parsed
+                .or_else(|_| Effective::parse(ours::tables(text)))
+                .ok()?;
+            let (_, runtime) = lines.runtimes().find(|(name, _)| *name == NAME)?;
+            let path = runtime.get("runtime_path")?.as_str()?;
+            Some(PathBuf::from(path))
+        })
     }
 }
 

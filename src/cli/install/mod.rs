@@ -83,7 +83,7 @@ pub(super) struct Install {
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
     /// The programs go to DIR/bin [default: /usr if this program is in /usr/bin, from a package;
-    /// else /usr/local]
+    /// else /usr/local. For --remove: the directory of the configured shim]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// The owner of containerd, which decides the paths of its configuration and programs, and its
@@ -112,6 +112,8 @@ struct Installer {
     node: Node,
     containerd: PathBuf,
     bin: PathBuf,
+    /// The paths of the shims that run usher's pods.
+    shims: Vec<PathBuf>,
     binaries: PathBuf,
     found: Found,
     planned: Planned,
@@ -166,10 +168,15 @@ impl Installer {
         );
         let containerd = node.program.clone()?;
         let found = find_texts(&node, &containerd)?;
+        let configured = configured_shim(&found, &node);
         let own = own_directory();
-        let bin = place::resolve(wanted.prefix(own.as_deref())).join("bin");
+        let bin = match configured.as_deref().and_then(Path::parent) {
+            Some(bin) if wanted.remove && wanted.prefix.is_none() => bin.to_owned(),
+            _ => place::resolve(wanted.prefix(own.as_deref())).join("bin"),
+        };
+        let shims: Vec<_> = configured.into_iter().chain([bin.join(PROGRAM)]).collect();
         if wanted.remove && !wanted.force {
-            refuse_while_needed(&bin.join(PROGRAM))?;
+            refuse_while_needed(&shims)?;
         }
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
         let found = match wanted.remove {
@@ -194,6 +201,7 @@ impl Installer {
             node,
             containerd,
             bin,
+            shims,
             binaries,
             found,
             planned,
@@ -222,7 +230,7 @@ impl Installer {
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
         }
-        let older = programs::running_shims(&self.bin.join(PROGRAM)).outdated;
+        let older = programs::running_shims(&[self.bin.join(PROGRAM)]).outdated;
         if !older.is_empty() {
             note(&note_on_old_shims(&older));
         }
@@ -232,16 +240,19 @@ impl Installer {
     fn remove(&self) -> anyhow::Result<()> {
         self.check_systemd()?;
         self.try_configuration()?;
-        let shim = self.bin.join(PROGRAM);
-        let shims = programs::running_shims(&shim).all;
-        units::remove(&self.wanted.units, shims > 0)?;
+        let has_pods = programs::running_shims(&self.shims).all > 0;
+        units::remove(&self.wanted.units, has_pods)?;
         self.configure()?;
+        let shim = self.bin.join(PROGRAM);
+        let shims = programs::running_shims(std::slice::from_ref(&shim)).all;
         // The shim stays while pods run under it. Without the shim, containerd would drop these
         // pods, but their processes would go on running.
         let is_needed = |program: &Path| shims > 0 && program == shim;
         if shims > 0 {
+            let prefix = self.bin.parent().unwrap_or(Path::new("/")).display();
             note(&format!(
-                "{} stays while pods run under it (shims: {shims}); run --remove again once they have ended",
+                "{} stays while pods run under it (shims: {shims}); run usher install --remove --prefix \
+                 {prefix} once they have ended",
                 shim.display()
             ));
         }
@@ -450,8 +461,16 @@ fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     unified.header(&name(old), &name(new)).to_string()
 }
 
-fn refuse_while_needed(shim: &Path) -> anyhow::Result<()> {
-    match programs::running_shims(shim).all {
+/// The path of the shim that containerd runs for the installer's runtime.
+fn configured_shim(found: &Found, node: &Node) -> Option<PathBuf> {
+    let shim = found
+        .has_ours()
+        .then(|| found.shim().or_else(|| node.shim(PROGRAM)));
+    shim.flatten().map(|shim| place::resolve(&shim))
+}
+
+fn refuse_while_needed(shims: &[PathBuf]) -> anyhow::Result<()> {
+    match programs::running_shims(shims).all {
         0 => Ok(()),
         shims => bail!(
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or use --force"

@@ -288,6 +288,8 @@ fn lines_in_an_import_directory_that_is_no_longer_the_first_are_moved_and_remove
     let (old, new) = ("'/x/*.toml'", "'/y/*.toml', '/x/*.toml'");
     let file = "/x/usher.toml";
     let (found, with) = with_leftover(&with_imports(old), &with_imports(new), file);
+    assert!(found.has_ours());
+    assert_eq!(found.shim(), Some("/opt/it's \"here\"/shim".into()));
     for goal in [installed(), Goal::Removed] {
         let planned = found.plan(&goal, &mut says_with_leftovers).unwrap();
         let changes: Vec<_> = found.changes(&found.texts, &planned.texts).collect();
@@ -338,6 +340,19 @@ fn a_removal_refuses_a_runtime_of_another_author() {
         error.contains("line 5, already has a runtime usher"),
         "{error}"
     );
+}
+
+#[test]
+fn the_shim_of_a_runtime_is_read_from_the_lines_in_a_template() {
+    let with = plan(
+        &main_only(&format!("version = 3\n{}", RUNTIMES[0])),
+        &installed(),
+    )
+    .unwrap();
+    let tables = super::ours::tables(&with.main.unwrap());
+    let text = format!("{{{{ template \"base\" . }}}}\n# >>> usher: x\n{tables}\n# <<< usher\n");
+    let found = found(&main_only("version = 3\n")).with_leftover("/t".into(), Some(text), None);
+    assert_eq!(found.shim(), Some("/opt/it's \"here\"/shim".into()));
 }
 
 #[test]
