@@ -289,6 +289,48 @@ fn the_runtime_becomes_a_file_in_an_import_directory_of_containerd_2() {
     assert_eq!(left, if on_2 { vec!["other.toml"] } else { vec![] });
 }
 
+/// Another program has put a directory before the installer's own in the `imports`.
+#[test]
+fn a_removal_finds_the_lines_in_a_directory_that_is_no_longer_the_first() {
+    if Version::of_containerd() < Version(2, 0) {
+        return;
+    }
+    let importing = |directories| format!("imports = [{directories}]\n{USUAL}");
+    let (old, new) = ("'conf.d/*.toml'", "'first.d/*.toml', 'conf.d/*.toml'");
+    for is_moved in [false, true] {
+        let node = Node::with_config(&importing(old));
+        node.must(&[]);
+        assert_eq!(names(&node.path("etc/conf.d")), ["usher.toml"]);
+        fs::write(node.config(), importing(new)).expect("the configuration");
+        if is_moved {
+            node.must(&[]);
+            assert_eq!(names(&node.path("etc/first.d")), ["usher.toml"]);
+            assert_eq!(names(&node.path("etc/conf.d")), [""; 0]);
+            assert!(runtimes(&node.dump()).contains(&"usher"));
+        }
+        node.must(&["--remove"]);
+        assert!(!runtimes(&node.dump()).contains(&"usher"), "{is_moved}");
+        assert_eq!(names(&node.path("etc")), ["config.toml"]);
+    }
+}
+
+/// Replacing a file that imports the runtime would drop its links and attributes.
+#[test]
+fn a_configuration_that_imports_the_runtime_stays_the_same_file() {
+    use std::os::unix::fs::MetadataExt;
+
+    if Version::of_containerd() < Version(2, 0) {
+        return;
+    }
+    let node = Node::with_config(&format!("imports = ['conf.d/*.toml']\n{USUAL}"));
+    let inode = || fs::metadata(node.config()).expect("a file").ino();
+    let before = inode();
+    for words in [&[][..], &["--remove"]] {
+        node.must(words);
+        assert_eq!(inode(), before, "{words:?}");
+    }
+}
+
 /// k3s, RKE2, k0s and MicroK8s regenerate containerd's configuration at each start.
 #[test]
 fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_runtime() {
@@ -322,6 +364,19 @@ fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_run
     }
     if version < Version(2, 0) {
         return;
+    }
+    // A k3s without imports was upgraded to one whose configuration imports a directory.
+    let node = Node::with_config("version = 3\n");
+    node.must(&["--flavor", "k3s"]);
+    let template = node.path("etc/config-v3.toml.tmpl");
+    let text = fs::read_to_string(&template).expect("the template");
+    let lines = &text[text.find("# >>> usher").expect("the lines")..];
+    let before = "version = 3\nimports = [\"config-v3.toml.d/*.toml\"]\n";
+    for words in [&["--flavor", "k3s"][..], &["--flavor", "k3s", "--remove"]] {
+        fs::write(&template, &text).expect("the template");
+        fs::write(node.config(), format!("{before}{lines}")).expect("the configuration");
+        node.must(words);
+        assert_eq!((template.exists(), &*node.text()), (false, before));
     }
     // The configuration of k3s with containerd 2 imports all files of a directory.
     let before = format!("imports = [\"config-v3.toml.d/*.toml\"]\n{USUAL}");
@@ -490,6 +545,24 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     let said = node.must_fail(&[]);
     assert!(said.contains("does not start"), "{said}");
     assert_eq!(node.text(), text);
+}
+
+/// The snapshotter btrfs starts only on btrfs, where the trial's directory is not.
+#[test]
+fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
+    let text = match Version::of_containerd() {
+        Version(..2, _) => {
+            let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]";
+            format!("{USUAL}    {table}\n      snapshotter = \"btrfs\"\n")
+        }
+        _ => {
+            let table = "[plugins.\"io.containerd.cri.v1.images\"]";
+            format!("version = 3\n{table}\n  snapshotter = \"btrfs\"\n")
+        }
+    };
+    let node = Node::with_config(&text);
+    node.must(&[]);
+    assert!(node.dump().contains("snapshotter = \"btrfs\""));
 }
 
 /// An installer in a pod sees other process ids than the node's `/proc` shows. containerd would set
@@ -667,9 +740,12 @@ fn the_runtime_is_not_removed_while_pods_use_it() {
     let mut sleep = Command::new(&shim);
     sleep.arg("600");
     let running = Background::spawn(sleep);
-    let said = node.must_fail(&["--remove"]);
-    assert!(said.contains("pods run under usher"), "{said}");
-    assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    let other = node.path("other").display().to_string();
+    for words in [&["--remove"][..], &["--remove", "--prefix", &other]] {
+        let said = node.must_fail(words);
+        assert!(said.contains("pods run under usher"), "{said}");
+        assert_eq!(runtimes(&node.dump()), ["runc", "usher"]);
+    }
     // Even with `--force` the installer keeps the shim's program. A restarted containerd needs it
     // for the running pods.
     let forced = node.install(&["--remove", "--force"]);

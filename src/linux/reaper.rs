@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use crate::offload::Threads;
+use crate::offload::{self, Threads};
 use crate::sys::{self, Exit};
 use usher_core::process::ExitStatus;
 
@@ -105,6 +105,12 @@ struct Waiting {
 pub struct Child {
     pid: i32,
     exit: oneshot::Receiver<ExitStatus>,
+}
+
+/// A thread that has spawned a command and does nothing more. It ends when this value is dropped.
+#[derive(Debug)]
+pub struct ParentThread {
+    _end: mpsc::Sender<()>,
 }
 
 /// The right to claim the process that a running command will start.
@@ -212,9 +218,33 @@ impl Reaper {
         spawned??.keep()
     }
 
+    /// Spawns a command like [`spawn`](Reaper::spawn). The command's parent thread lives until the
+    /// returned [`ParentThread`] is dropped, because the command may ask for a signal when its
+    /// parent thread ends (`PR_SET_PDEATHSIG(2const)`).
+    ///
+    /// # Errors
+    ///
+    /// If the command cannot be spawned.
+    pub async fn spawn_with_parent(&self, command: Command) -> io::Result<(Child, ParentThread)> {
+        let reaper = self.clone();
+        let spawned = self.threads.run(move || {
+            let (parent, its_end) = mpsc::channel();
+            let (sender, spawned) = mpsc::channel();
+            offload::start(move || {
+                let _ = sender.send(reaper.spawn_here(command));
+                // This returns when the parent is dropped.
+                let _ = its_end.recv();
+            })?;
+            let spawned = spawned.recv().map_err(io::Error::other)??;
+            Ok::<_, io::Error>((spawned, ParentThread { _end: parent }))
+        });
+        let (spawned, parent) = spawned.await??;
+        Ok((spawned.keep()?, parent))
+    }
+
     /// Spawns the shim's own program again. Since that program runs already, no disk can stall its
     /// start. The serving thread itself spawns the program, because the program may ask for a
-    /// signal when its parent thread ends (`PR_SET_PDEATHSIG(2const)`).
+    /// signal when its parent thread ends.
     ///
     /// # Errors
     ///

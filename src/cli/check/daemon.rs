@@ -236,6 +236,11 @@ fn cgroups(mount: &Path) -> Finding {
             "version 2 with favordynmods"
         }
         Some(Layout::V2) => "version 2",
+        Some(_) if !mount.join("memory").is_dir() => {
+            let says = "the kernel does not account for memory; expected a kernel without \
+                        cgroup_disable=memory on its command line";
+            return CGROUPS.problem(Code::Cgroups, says.to_owned());
+        }
         Some(Layout::Hybrid) => "version 1, with a hierarchy of version 2 beside it (hybrid)",
         Some(Layout::V1) => "version 1",
         None => {
@@ -343,6 +348,21 @@ mod tests {
         assert_eq!(code(&node), Some(Code::ConfigRefused));
         node.lacks_config = true;
         assert_eq!(code(&node), Some(Code::ConfigMissing));
+    }
+
+    #[test]
+    fn missing_memory_accounting_is_told_from_missing_cgroups() {
+        let mount = tempfile::tempdir().unwrap();
+        let says = |expected: &str| {
+            let found = cgroups(mount.path());
+            assert_eq!(found.level, Level::Problem);
+            assert!(found.says.contains(expected), "{}", found.says);
+        };
+        says("no cgroup file system is mounted");
+        fs::create_dir(mount.path().join("devices")).unwrap();
+        says("does not account for memory");
+        fs::create_dir(mount.path().join("memory")).unwrap();
+        assert_eq!(cgroups(mount.path()).level, Level::Ok);
     }
 
     #[test]

@@ -183,6 +183,16 @@ impl Flavor {
             form,
         })
     }
+
+    /// The administrator's files from which the flavor generates configurations of any layout.
+    pub(crate) fn sources(self, config: &Path) -> Vec<Source> {
+        let layouts = [2, 3].into_iter();
+        let mut sources: Vec<_> = layouts
+            .filter_map(|layout| self.source(config, layout))
+            .collect();
+        sources.dedup();
+        sources
+    }
 }
 
 /// The path of the same program under the name containerd, if that path exists. In some

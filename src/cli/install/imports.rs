@@ -14,27 +14,31 @@ struct Import {
     span: Range<usize>,
 }
 
-/// A directory from which the configuration file at `config` imports all files. If there are
-/// several, the first one.
-pub(super) fn directory(text: &str, config: &Path) -> Option<PathBuf> {
-    let imports = imports(text, config).into_iter();
-    let mut directories = imports.filter_map(|import| {
-        let of_all = import.pattern.file_name()? == ALL_OF_IT;
-        let directory = import.pattern.parent()?;
-        let is_one = !directory.to_string_lossy().contains(['*', '?', '[']);
-        (of_all && is_one).then(|| directory.to_owned())
-    });
-    directories.next()
+/// The directories from which the configuration file at `config` imports all files, in the order of
+/// the imports.
+pub(super) fn directories(text: &str, config: &Path) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for Import { pattern, .. } in imports(text, config) {
+        let of_all = pattern.file_name().is_some_and(|name| name == ALL_OF_IT);
+        if let Some(directory) = pattern.parent().filter(|_| of_all)
+            && !directory.to_string_lossy().contains(['*', '?', '['])
+            && !directories.iter().any(|known| known == directory)
+        {
+            directories.push(directory.to_owned());
+        }
+    }
+    directories
 }
 
 /// The text for a copy of the file in another directory: it imports the same files, except that
-/// `instead` replaces one directory by another.
-pub(super) fn moved(text: &str, config: &Path, instead: Option<(&Path, &Path)>) -> String {
+/// each directory of `instead` is replaced by the other one of its pair.
+pub(super) fn moved(text: &str, config: &Path, instead: &[(PathBuf, PathBuf)]) -> String {
     let mut text = text.to_owned();
     for import in imports(&text, config).into_iter().rev() {
-        let pattern = match instead {
-            Some((from, to)) if import.pattern == from.join(ALL_OF_IT) => to.join(ALL_OF_IT),
-            _ => import.pattern,
+        let mut copies = instead.iter();
+        let pattern = match copies.find(|(from, _)| import.pattern == from.join(ALL_OF_IT)) {
+            Some((_, to)) => to.join(ALL_OF_IT),
+            None => import.pattern,
         };
         let value = Value::from(pattern.to_string_lossy().as_ref());
         text.replace_range(import.span, &value.to_string());
@@ -65,53 +69,51 @@ mod tests {
 
     const CONFIG: &str = "/etc/containerd/config.toml";
 
-    fn directory_of(text: &str) -> Option<PathBuf> {
-        directory(text, Path::new(CONFIG))
+    fn directories_of(text: &str) -> Vec<PathBuf> {
+        directories(text, Path::new(CONFIG))
     }
 
     #[test]
     fn only_a_pattern_for_all_files_of_one_directory_names_a_directory() {
         for (imports, expected) in [
-            ("['/etc/conf.d/*.toml']", Some("/etc/conf.d")),
+            ("['/etc/conf.d/*.toml']", &["/etc/conf.d"][..]),
             (
                 "[ # of ours\r\n 'conf.d/*.toml',\r\n]",
-                Some("/etc/containerd/conf.d"),
+                &["/etc/containerd/conf.d"],
             ),
             (
-                "['one.toml', \"b/*.toml\", 'c/*.toml']",
-                Some("/etc/containerd/b"),
+                "['one.toml', \"b/*.toml\", 'c/*.toml', 'b/*.toml']",
+                &["/etc/containerd/b", "/etc/containerd/c"],
             ),
-            ("['/etc/*/*.toml']", None),
-            ("['/etc/a*.toml']", None),
-            ("[]", None),
-            ("'/etc/conf.d/*.toml'", None),
+            ("['/etc/*/*.toml']", &[]),
+            ("['/etc/a*.toml']", &[]),
+            ("[]", &[]),
+            ("'/etc/conf.d/*.toml'", &[]),
         ] {
             let text = format!("version = 3\nimports = {imports}\n");
-            assert_eq!(
-                directory_of(&text),
-                expected.map(PathBuf::from),
-                "{imports}"
-            );
+            let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
+            assert_eq!(directories_of(&text), expected, "{imports}");
         }
         // The key `imports` counts only at the top level, not within a table.
-        assert_eq!(
-            directory_of("[a]\nimports = ['/etc/conf.d/*.toml']\n"),
-            None
-        );
-        assert_eq!(directory_of("# imports = ['/etc/conf.d/*.toml']\n"), None);
+        for text in [
+            "[a]\nimports = ['/x/*.toml']\n",
+            "# imports = ['/x/*.toml']\n",
+        ] {
+            assert_eq!(directories_of(text), Vec::<PathBuf>::new());
+        }
     }
 
     #[test]
     fn a_copy_in_another_directory_imports_the_same_files() {
         let text =
             "imports = [\n  'one.toml', # the first\n  'b/*.toml', '/c.toml']\nroot = 'b/*.toml'\n";
-        let (from, to) = (Path::new("/etc/containerd/b"), Path::new("/tmp/b"));
+        let instead = [("/etc/containerd/b".into(), "/tmp/b".into())];
         assert_eq!(
-            moved(text, Path::new(CONFIG), Some((from, to))),
+            moved(text, Path::new(CONFIG), &instead),
             "imports = [\n  \"/etc/containerd/one.toml\", # the first\n  \"/tmp/b/*.toml\", \
              \"/c.toml\"]\nroot = 'b/*.toml'\n"
         );
         let nowhere = "root = 'a'\n";
-        assert_eq!(moved(nowhere, Path::new(CONFIG), None), nowhere);
+        assert_eq!(moved(nowhere, Path::new(CONFIG), &[]), nowhere);
     }
 }

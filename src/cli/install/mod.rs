@@ -3,6 +3,7 @@
 //! First decides the changes from the files' texts ([`plan`]); then tries the new configuration;
 //! then writes the files.
 
+mod found;
 mod imports;
 mod ours;
 mod outcome;
@@ -27,8 +28,8 @@ use similar::TextDiff;
 use super::containerd::{FlavorArgument, NAME, Node, PROGRAM, Registration, find};
 use super::output::{Failure, Stdout, note, sentence};
 use super::systemd::{has_systemd, systemctl};
-use plan::{Found, Goal, Planned, Texts};
-use source::SourceText;
+use found::{Found, Texts};
+use plan::{Goal, Planned};
 use stage::{ask, find_texts, scratch};
 use trial::Programs;
 
@@ -82,7 +83,7 @@ pub(super) struct Install {
     #[arg(long, value_name = "DIR")]
     binaries: Option<PathBuf>,
     /// The programs go to DIR/bin [default: /usr if this program is in /usr/bin, from a package;
-    /// else /usr/local]
+    /// else /usr/local. For --remove: the directory of the configured shim]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// The owner of containerd, which decides the paths of its configuration and programs, and its
@@ -111,6 +112,8 @@ struct Installer {
     node: Node,
     containerd: PathBuf,
     bin: PathBuf,
+    /// The paths of the shims that run usher's pods.
+    shims: Vec<PathBuf>,
     binaries: PathBuf,
     found: Found,
     planned: Planned,
@@ -164,24 +167,18 @@ impl Installer {
             wanted.flavor.0,
         );
         let containerd = node.program.clone()?;
+        let found = find_texts(&node, &containerd)?;
+        let configured = configured_shim(&found, &node);
         let own = own_directory();
-        let bin = place::resolve(wanted.prefix(own.as_deref())).join("bin");
+        let bin = match configured.as_deref().and_then(Path::parent) {
+            Some(bin) if wanted.remove && wanted.prefix.is_none() => bin.to_owned(),
+            _ => place::resolve(wanted.prefix(own.as_deref())).join("bin"),
+        };
+        let shims: Vec<_> = configured.into_iter().chain([bin.join(PROGRAM)]).collect();
         if wanted.remove && !wanted.force {
-            refuse_while_needed(&bin.join(PROGRAM))?;
+            refuse_while_needed(&shims)?;
         }
         let binaries = wanted.binaries.clone().or(own).unwrap_or_default();
-        // Links are followed, so that the installer changes the file and does not replace the link.
-        let found = find_texts(place::resolve(&node.config), &containerd)?;
-        // If the configuration imports a directory, the installer writes its own file there. It
-        // does so even if the configuration itself is generated.
-        let source = node.flavor.source(&node.config, found.layout());
-        let found = match source.filter(|_| found.part_file.is_none()) {
-            Some(source) => {
-                let text = place::read(&source.file)?;
-                found.with_source(SourceText::new(source, text)?)
-            }
-            None => found,
-        };
         let found = match wanted.remove {
             true => found,
             false => {
@@ -204,6 +201,7 @@ impl Installer {
             node,
             containerd,
             bin,
+            shims,
             binaries,
             found,
             planned,
@@ -232,7 +230,7 @@ impl Installer {
         if self.found.source.is_none() || self.wanted.restart || !is_generated_later {
             self.check()?;
         }
-        let older = programs::running_shims(&self.bin.join(PROGRAM)).outdated;
+        let older = programs::running_shims(&[self.bin.join(PROGRAM)]).outdated;
         if !older.is_empty() {
             note(&note_on_old_shims(&older));
         }
@@ -242,16 +240,19 @@ impl Installer {
     fn remove(&self) -> anyhow::Result<()> {
         self.check_systemd()?;
         self.try_configuration()?;
-        let shim = self.bin.join(PROGRAM);
-        let shims = programs::running_shims(&shim).all;
-        units::remove(&self.wanted.units, shims > 0)?;
+        let has_pods = programs::running_shims(&self.shims).all > 0;
+        units::remove(&self.wanted.units, has_pods)?;
         self.configure()?;
+        let shim = self.bin.join(PROGRAM);
+        let shims = programs::running_shims(std::slice::from_ref(&shim)).all;
         // The shim stays while pods run under it. Without the shim, containerd would drop these
         // pods, but their processes would go on running.
         let is_needed = |program: &Path| shims > 0 && program == shim;
         if shims > 0 {
+            let prefix = self.bin.parent().unwrap_or(Path::new("/")).display();
             note(&format!(
-                "{} stays while pods run under it (shims: {shims}); run --remove again once they have ended",
+                "{} stays while pods run under it (shims: {shims}); run usher install --remove --prefix \
+                 {prefix} once they have ended",
                 shim.display()
             ));
         }
@@ -301,25 +302,15 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The file that the installer changes, and its new text.
-    fn file(&self) -> (&Path, Option<&str>) {
-        let (old, new) = (&self.found.texts, &self.planned.texts);
-        let (file, text) = match (&self.found.source, &self.found.part_file) {
-            (Some(source), _) => (&source.file, &new.source),
-            (None, Some(part)) if new.part != old.part => (part, &new.part),
-            (None, _) => (&self.found.config, &new.main),
-        };
-        (file, text.as_deref())
-    }
-
-    /// The note about the changed file.
-    fn changed(&self) -> String {
-        let (file, text) = self.file();
+    /// The note about a changed file.
+    fn changed(&self, file: &Path, text: Option<&str>) -> String {
         let file = file.display();
-        match (self.wanted.remove, text) {
-            (false, _) => format!("configured: {file}"),
-            (true, Some(_)) => format!("removed the runtime from {file}"),
-            (true, None) => format!("removed: {file}"),
+        match text {
+            None => format!("removed: {file}"),
+            Some(text) if !self.wanted.remove && ours::names_runtime(text) => {
+                format!("configured: {file}")
+            }
+            Some(_) => format!("removed the runtime from {file}"),
         }
     }
 
@@ -328,7 +319,9 @@ impl Installer {
     fn configure(&self) -> anyhow::Result<()> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
-            note(&format!("{} needs no change", self.file().0.display()));
+            let source = self.found.source.as_ref().map(|source| &source.file);
+            let file = source.unwrap_or(&self.found.config);
+            note(&format!("{} needs no change", file.display()));
             if !self.wanted.restart || !self.needs_restart() {
                 return Ok(());
             }
@@ -340,8 +333,11 @@ impl Installer {
         if self.wanted.restart {
             place::put(&restart_marker, Some(""))?;
         }
-        self.put(&self.planned.texts)?;
-        note(&self.changed());
+        let (old, new) = (&self.found.texts, &self.planned.texts);
+        self.put(old, new)?;
+        for (file, _, text) in self.found.changes(old, new) {
+            note(&self.changed(file, text));
+        }
         if !self.wanted.remove && !self.wanted.pauseless && !self.node.is_1() {
             note(
                 "the runtime has runc's type and usher's path, so that kubelet allows user namespaces \
@@ -354,7 +350,7 @@ impl Installer {
         if restart(self.node.flavor.unit(), &restart_marker) {
             return Ok(());
         }
-        self.put(&self.found.texts)?;
+        self.put(new, old)?;
         restart(self.node.flavor.unit(), &restart_marker);
         bail!("containerd did not start again; its old configuration is restored")
     }
@@ -385,28 +381,17 @@ impl Installer {
         })
     }
 
-    fn put(&self, texts: &Texts) -> anyhow::Result<()> {
-        if let Some(source) = &self.found.source {
-            return place::put(&source.file, texts.source.as_deref());
-        }
-        if let Some(file) = &self.found.part_file {
-            place::put(file, texts.part.as_deref())?;
-        }
-        place::put(&self.found.config, texts.main.as_deref())
+    fn put(&self, old: &Texts, new: &Texts) -> anyhow::Result<()> {
+        let mut changes = self.found.changes(old, new);
+        changes.try_for_each(|(file, _, text)| place::put(file, text))
     }
 
     /// Prints the changes that an installation would make.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned.texts);
-        if let Some(SourceText { file, .. }) = &self.found.source {
-            let difference = difference(file, old.source.as_deref(), new.source.as_deref());
-            stdout.text(difference)?;
+        for (file, old, new) in self.found.changes(old, new) {
+            stdout.text(difference(file, old, new))?;
         }
-        if let Some(part) = &self.found.part_file {
-            stdout.text(difference(part, old.part.as_deref(), new.part.as_deref()))?;
-        }
-        let config = &self.found.config;
-        stdout.text(difference(config, old.main.as_deref(), new.main.as_deref()))?;
         if self.wanted.restart && (new != old || self.needs_restart()) {
             stdout.text("would restart containerd\n")?;
         }
@@ -476,8 +461,16 @@ fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     unified.header(&name(old), &name(new)).to_string()
 }
 
-fn refuse_while_needed(shim: &Path) -> anyhow::Result<()> {
-    match programs::running_shims(shim).all {
+/// The path of the shim that containerd runs for the installer's runtime.
+fn configured_shim(found: &Found, node: &Node) -> Option<PathBuf> {
+    let shim = found
+        .has_ours()
+        .then(|| found.shim().or_else(|| node.shim(PROGRAM)));
+    shim.flatten().map(|shim| place::resolve(&shim))
+}
+
+fn refuse_while_needed(shims: &[PathBuf]) -> anyhow::Result<()> {
+    match programs::running_shims(shims).all {
         0 => Ok(()),
         shims => bail!(
             "pods run under {NAME} (shims: {shims}) and need it to end; drain the node, or use --force"

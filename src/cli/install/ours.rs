@@ -88,6 +88,11 @@ pub(crate) fn has_written(text: &str) -> bool {
         .is_ok_and(|bare| bare.is_made || names_runtime(text) && !names_runtime(&bare.text))
 }
 
+/// True if the text is that of a file that the installer made.
+pub(super) fn is_made(text: &str) -> bool {
+    without_ours(text).is_ok_and(|bare| bare.is_made)
+}
+
 /// True if a text has the runtime's table, from any author.
 pub(super) fn names_runtime(text: &str) -> bool {
     text.contains(".containerd.runtimes.usher")

@@ -1,28 +1,14 @@
 //! Plans containerd's new configuration from texts, without touching a file.
 
-use std::path::PathBuf;
-
 use anyhow::{anyhow, bail};
 use toml::{Table, Value};
 use toml_edit::{Document, DocumentMut, Item, Key};
 
 use super::super::containerd::{Effective, NAME, Registration, cri_of_layout, entry};
 use super::super::output::sentence;
-use super::imports;
-use super::ours::{self, Bare, without_ours};
+use super::found::{Found, Texts, version};
+use super::ours::{self, without_ours};
 use super::source::SourceText;
-
-/// The texts of the files in which the installer writes lines. None for a file that does not exist.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Texts {
-    /// containerd's configuration file.
-    pub(super) main: Option<String>,
-    /// The installer's own file, in the directory that the configuration imports.
-    pub(super) part: Option<String>,
-    /// The file from which a distribution generates containerd's configuration. If there is such a
-    /// file, the installer never writes the configuration itself.
-    pub(super) source: Option<String>,
-}
 
 /// The planned change.
 #[derive(Debug)]
@@ -31,25 +17,6 @@ pub(super) struct Planned {
     /// The texts with which the trial starts containerd. With a [source](Texts::source), these
     /// contain the configuration that the distribution will generate.
     pub(super) tried: Texts,
-}
-
-/// The files as they are now.
-#[derive(Debug)]
-pub(super) struct Found {
-    /// containerd's configuration file.
-    pub(super) config: PathBuf,
-    /// The path of the installer's own file, if the configuration imports a directory.
-    pub(super) part_file: Option<PathBuf>,
-    pub(super) texts: Texts,
-    /// The configuration file without the installer's lines. If the file does not exist, the text
-    /// has only a `version`.
-    bare: Bare,
-    /// The other imported files and their texts.
-    pub(super) imported: Vec<(PathBuf, String)>,
-    pub(super) source: Option<SourceText>,
-    /// Directories that this installation has to create, and directories that an earlier
-    /// installation created.
-    directories: Vec<PathBuf>,
 }
 
 /// The wanted state of containerd's configuration.
@@ -66,91 +33,6 @@ pub(super) enum Goal {
 pub(super) type Ask<'a> = dyn FnMut(&Found, &Texts) -> anyhow::Result<Effective> + 'a;
 
 impl Found {
-    /// Takes the text of containerd's configuration file. If there is no file, takes the `version`
-    /// that a new file gets.
-    ///
-    /// # Errors
-    ///
-    /// If it is unclear which lines are the installer's.
-    pub(super) fn new(
-        config: PathBuf,
-        main: Option<String>,
-        version: impl FnOnce() -> anyhow::Result<i64>,
-    ) -> anyhow::Result<Found> {
-        let bare = match &main {
-            Some(text) => {
-                without_ours(text).map_err(|error| anyhow!("{}, {error}", config.display()))?
-            }
-            None => Bare {
-                text: format!("version = {}\n", version()?),
-                is_made: true,
-            },
-        };
-        let part_file = imports::directory(&bare.text, &config)
-            .map(|directory| directory.join(format!("{NAME}.toml")));
-        Ok(Found {
-            config,
-            part_file,
-            texts: Texts {
-                main,
-                ..Texts::default()
-            },
-            bare,
-            imported: Vec::new(),
-            source: None,
-            directories: Vec::new(),
-        })
-    }
-
-    /// Adds the present text of the installer's own file.
-    ///
-    /// # Errors
-    ///
-    /// If the installer did not make that file.
-    pub(super) fn with_part(mut self, part: Option<String>) -> anyhow::Result<Found> {
-        if let (Some(file), Some(text)) = (&self.part_file, &part) {
-            let is_made = without_ours(text).is_ok_and(|bare| bare.is_made);
-            ours::expect_made(file, is_made)?;
-        }
-        self.texts.part = part;
-        Ok(self)
-    }
-
-    /// The layout (`version`) of the configuration.
-    pub(super) fn layout(&self) -> i64 {
-        version(&self.bare.text)
-    }
-
-    /// The texts without the installer's lines.
-    fn without_ours(&self) -> Texts {
-        Texts {
-            main: Some(self.bare.text.clone()),
-            ..Texts::default()
-        }
-    }
-
-    /// Adds the file from which the configuration is generated.
-    pub(super) fn with_source(mut self, source: SourceText) -> Found {
-        self.texts.source = source.text().map(str::to_owned);
-        self.source = Some(source);
-        self
-    }
-
-    /// Adds missing directories. The result also contains the directories that an earlier
-    /// installation created.
-    pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
-        self.directories = self.made_directories();
-        self.directories.extend(missing);
-        self
-    }
-
-    /// The directories that an earlier installation created.
-    pub(super) fn made_directories(&self) -> Vec<PathBuf> {
-        let Texts { main, part, source } = &self.texts;
-        let texts = [main, part, source].into_iter().flatten();
-        texts.flat_map(|text| ours::directories(text)).collect()
-    }
-
     /// The runtime's table. Lines that name the created directories come before it.
     fn tables(&self, cri: &str, registration: &Registration) -> String {
         ours::with_directories(&self.directories, &entry(cri, NAME, registration))
@@ -181,6 +63,7 @@ impl Found {
         };
         let with_source = |text: Option<String>| Texts {
             source: text,
+            leftovers: self.bare_leftovers.clone(),
             ..self.texts.clone()
         };
         let layout = self.layout();
@@ -209,6 +92,7 @@ impl Found {
             let (file, error) = (self.config.display(), sentence(&error));
             anyhow!("containerd rejects the present {file}: {error}; nothing was changed")
         })?;
+        self.refuse_foreign_runtime(&before)?;
         let planned = match goal {
             Goal::Removed => self.removed(),
             Goal::Installed(registration) => self.installed(&before, registration, ask)?,
@@ -224,7 +108,7 @@ impl Found {
         let goes = self.texts.main.is_none() || self.bare.is_made && is_empty();
         Texts {
             main: (!goes).then(|| self.bare.text.clone()),
-            ..Texts::default()
+            ..self.without_ours()
         }
     }
 
@@ -235,29 +119,9 @@ impl Found {
         ask: &mut Ask,
     ) -> anyhow::Result<Texts> {
         let config = self.config.display();
-        let mut runtimes = before.runtimes().map(|(name, _)| name).peekable();
-        if runtimes.peek().is_none() {
+        if before.runtimes().next().is_none() {
             bail!(
                 "{config} has no runtimes for Kubernetes; expected containerd's CRI plugin to be enabled; \
-                 nothing was changed"
-            );
-        }
-        if runtimes.any(|name| name == NAME) {
-            let imported = self
-                .imported
-                .iter()
-                .map(|(path, text)| (path, text.as_str()));
-            let mut files = [(&self.config, self.bare.text.as_str())]
-                .into_iter()
-                .chain(imported);
-            let named =
-                files.find_map(|(file, text)| Some((file.display(), line_of_runtime(text)?)));
-            let place = match named {
-                Some((file, line)) => format!("{file}, line {line},"),
-                None => format!("a file that {config} imports"),
-            };
-            bail!(
-                "{place} already has a runtime {NAME} that `usher install` did not write; remove it first; \
                  nothing was changed"
             );
         }
@@ -280,6 +144,31 @@ impl Found {
         )
     }
 
+    /// Refuses a runtime of this name that is in the configuration even without the installer's
+    /// lines.
+    fn refuse_foreign_runtime(&self, before: &Effective) -> anyhow::Result<()> {
+        if before.runtimes().all(|(name, _)| name != NAME) {
+            return Ok(());
+        }
+        let config = self.config.display();
+        let imported = self
+            .imported
+            .iter()
+            .map(|(path, text)| (path, text.as_str()));
+        let mut files = [(&self.config, self.bare.text.as_str())]
+            .into_iter()
+            .chain(imported);
+        let named = files.find_map(|(file, text)| Some((file.display(), line_of_runtime(text)?)));
+        let place = match named {
+            Some((file, line)) => format!("{file}, line {line},"),
+            None => format!("a file that {config} imports"),
+        };
+        bail!(
+            "{place} already has a runtime {NAME} that `usher install` did not write; remove it first; \
+             nothing was changed"
+        )
+    }
+
     /// The texts to try, the best first. The runtime's lines go into the installer's own file, or
     /// else into the configuration. The last text also has the built-in runtime, which containerd 1
     /// drops if the configuration names another runtime.
@@ -290,11 +179,11 @@ impl Found {
         let beside = self.part_file.is_some().then(|| Texts {
             main: Some(ours::with_nothing(&self.bare)),
             part: Some(ours::own_file(version, &ours)),
-            source: None,
+            ..self.without_ours()
         });
         let within = |tables: &str| Texts {
             main: Some(ours::with_ours(&self.bare, tables)),
-            ..Texts::default()
+            ..self.without_ours()
         };
         let with_built_in =
             built_in(cri, before).map(|built_in| within(&format!("{ours}\n{built_in}")));
@@ -315,6 +204,7 @@ impl Found {
             main: either(&self.texts.main, planned.main, are_alike),
             part: either(&self.texts.part, planned.part, have_the_same_values),
             source: planned.source,
+            leftovers: planned.leftovers,
         }
     }
 
@@ -356,13 +246,6 @@ fn runtimes(text: &str) -> [&'static str; 4] {
 fn line(text: &str, item: &Item) -> Option<usize> {
     let before = text.get(..item.span()?.start)?;
     Some(before.matches('\n').count().saturating_add(1))
-}
-
-/// The layout (`version`) of a configuration.
-fn version(text: &str) -> i64 {
-    let document = Document::parse(text).ok();
-    let version = document.and_then(|document| document.get("version")?.as_integer());
-    version.unwrap_or(1)
 }
 
 /// True if both texts have the same values and differ only in the installer's lines.

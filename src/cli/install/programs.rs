@@ -119,18 +119,18 @@ pub(super) struct Shims {
     pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run the program at this path. After a replacement of the file they go on
+/// Counts the shims that run the programs at these paths. After a replacement of the file they go on
 /// running the old program, but they need the file to clean up after their pods.
-pub(super) fn running_shims(shim: &Path) -> Shims {
+pub(super) fn running_shims(paths: &[PathBuf]) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
         Some((pid, fs::read_link(process.path().join("exe")).ok()?))
     });
-    count(programs, shim)
+    count(programs, paths)
 }
 
-fn count(programs: impl Iterator<Item = (u32, PathBuf)>, shim: &Path) -> Shims {
+fn count(programs: impl Iterator<Item = (u32, PathBuf)>, paths: &[PathBuf]) -> Shims {
     let mut shims = Shims::default();
     for (pid, program) in programs {
         let program = program.to_string_lossy();
@@ -138,7 +138,7 @@ fn count(programs: impl Iterator<Item = (u32, PathBuf)>, shim: &Path) -> Shims {
             Some(path) => (path, true),
             None => (&*program, false),
         };
-        if Path::new(path) == shim {
+        if paths.iter().any(|shim| shim == Path::new(path)) {
             shims.all = shims.all.saturating_add(1);
             shims.outdated.extend(is_older.then_some(pid));
         }
@@ -154,7 +154,7 @@ mod tests {
     fn shims_of_a_replaced_program_are_counted_apart() {
         let programs = ["/a/shim", "/a/shim (deleted)", "/b/shim (deleted)", "/a/x"];
         let programs = (1..).zip(programs.iter().map(PathBuf::from));
-        let shims = count(programs, Path::new("/a/shim"));
+        let shims = count(programs, &["/a/shim".into()]);
         let expected = Shims {
             all: 2,
             outdated: vec![2],

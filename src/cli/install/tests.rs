@@ -1,7 +1,7 @@
 //! Plans for configurations of any form. In these tests the values in the texts count as the
 //! effective configuration. The integration tests ask containerd itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use proptest::collection::vec;
@@ -10,7 +10,8 @@ use proptest::sample::subsequence;
 use toml::{Table, Value};
 
 use super::super::containerd::{CRI, Effective, NAME, RUNC_TYPE, Registration, Source, SourceForm};
-use super::plan::{Found, Goal, Texts};
+use super::found::{Found, Texts};
+use super::plan::Goal;
 use super::source::SourceText;
 
 /// Runtimes of the CRI plugin, in each form that TOML has for them.
@@ -258,6 +259,100 @@ fn another_authors_runtime_is_refused_with_its_place() {
     let found = Found::new("/c.toml".into(), part.main, || Ok(3)).unwrap();
     let error = found.with_part(part.part).err().unwrap().to_string();
     assert!(error.starts_with("/x/usher.toml exists, but"), "{error}");
+}
+
+/// Installs into the configuration `old`. Then the administrator changes the configuration to
+/// `new`, and the installer's own file is a leftover.
+fn with_leftover(old: &str, new: &str, file: &str) -> (Found, Texts) {
+    let with = plan(&main_only(old), &installed()).unwrap();
+    let found = found(&main_only(new));
+    assert_eq!(found.earlier_part_files(), [PathBuf::from(file)]);
+    (
+        found.with_leftover(file.into(), with.part.clone(), None),
+        with,
+    )
+}
+
+/// The effective configuration, with the leftovers.
+fn says_with_leftovers(found: &Found, texts: &Texts) -> anyhow::Result<Effective> {
+    let mut both = says(found, texts)?.table().clone();
+    for text in texts.leftovers.values().flatten() {
+        merge(&mut both, text.parse()?);
+    }
+    Ok(Effective::of(both))
+}
+
+#[test]
+fn lines_in_an_import_directory_that_is_no_longer_the_first_are_moved_and_removed() {
+    let with_imports = |imports| format!("version = 3\nimports = [{imports}]\n{}", RUNTIMES[0]);
+    let (old, new) = ("'/x/*.toml'", "'/y/*.toml', '/x/*.toml'");
+    let file = "/x/usher.toml";
+    let (found, with) = with_leftover(&with_imports(old), &with_imports(new), file);
+    assert!(found.has_ours());
+    assert_eq!(found.shim(), Some("/opt/it's \"here\"/shim".into()));
+    for goal in [installed(), Goal::Removed] {
+        let planned = found.plan(&goal, &mut says_with_leftovers).unwrap();
+        let changes: Vec<_> = found.changes(&found.texts, &planned.texts).collect();
+        let old = with.part.as_deref();
+        let removed = (Path::new(file), old, None);
+        match goal {
+            Goal::Removed => assert_eq!(changes, [removed]),
+            Goal::Installed(_) => {
+                assert_eq!(changes, [(Path::new("/y/usher.toml"), None, old), removed]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_template_of_an_earlier_installation_is_cleaned_when_the_configuration_imports_a_directory() {
+    let template = "{{ template \"base\" . }}\n[debug]\n";
+    let main = format!("version = 3\nimports = ['/x/*.toml']\n{}", RUNTIMES[0]);
+    let with = plan(
+        &main_only(&format!("version = 3\n{}", RUNTIMES[0])),
+        &installed(),
+    )
+    .unwrap();
+    let generated = with
+        .main
+        .unwrap()
+        .replace("version = 3\n", "version = 3\nimports = ['/x/*.toml']\n");
+    let text = Some(format!("{template}# >>> usher: x\n[a]\n# <<< usher\n"));
+    let found = found(&main_only(&generated)).with_leftover(
+        "/t.tmpl".into(),
+        text,
+        Some(template.to_owned()),
+    );
+    let removed = found.plan(&Goal::Removed, &mut says).unwrap().texts;
+    assert_eq!(removed.main.as_deref(), Some(&*main));
+    let left: Vec<_> = removed.leftovers.values().flatten().collect();
+    assert_eq!(left, [template]);
+}
+
+#[test]
+fn a_removal_refuses_a_runtime_of_another_author() {
+    let theirs = format!(
+        "version = 3\n{}\n[plugins.'{CRI}'.containerd.runtimes.usher]\nruntime_type = 'y'\n",
+        RUNTIMES[0]
+    );
+    let error = plan(&main_only(&theirs), &Goal::Removed).unwrap_err();
+    assert!(
+        error.contains("line 5, already has a runtime usher"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_shim_of_a_runtime_is_read_from_the_lines_in_a_template() {
+    let with = plan(
+        &main_only(&format!("version = 3\n{}", RUNTIMES[0])),
+        &installed(),
+    )
+    .unwrap();
+    let tables = super::ours::tables(&with.main.unwrap());
+    let text = format!("{{{{ template \"base\" . }}}}\n# >>> usher: x\n{tables}\n# <<< usher\n");
+    let found = found(&main_only("version = 3\n")).with_leftover("/t".into(), Some(text), None);
+    assert_eq!(found.shim(), Some("/opt/it's \"here\"/shim".into()));
 }
 
 #[test]

@@ -18,6 +18,12 @@ use super::scratch::{Scratch, log};
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Snapshotters that start only if their directory is on a file system of their own kind. The
+/// trial's directory is on another one.
+const BOUND_SNAPSHOTTERS: [&str; 2] = ["btrfs", "zfs"];
+/// The snapshotter for the trial in place of these. It needs no certain file system.
+const FREE_SNAPSHOTTER: &str = "native";
+
 /// The prefix of server plugins (2.4 and later).
 const SERVERS: &str = "io.containerd.server.v1.";
 
@@ -72,11 +78,29 @@ pub(super) fn private(dump: &str, directory: &Path) -> anyhow::Result<String> {
         ("tcp_address", ""),
         ("root_path", ""),
         ("socket_path", &*at("nri")),
+        // containerd would start the NRI plugins in this directory, which serve the running
+        // containerd.
+        ("plugin_path", &*at("nri-plugins")),
         ("stream_server_port", "0"),
     ] {
         set_everywhere(top, key, text);
     }
+    free_snapshotters(top);
     Ok(document.to_string())
+}
+
+fn free_snapshotters(table: &mut Table) {
+    for (key, item) in table.iter_mut() {
+        let is_bound = |name: &str| key == "snapshotter" && BOUND_SNAPSHOTTERS.contains(&name);
+        if item.as_str().is_some_and(is_bound) {
+            *item = value(FREE_SNAPSHOTTER);
+        }
+        match item {
+            Item::Table(below) => free_snapshotters(below),
+            Item::ArrayOfTables(tables) => tables.iter_mut().for_each(free_snapshotters),
+            Item::None | Item::Value(_) => {}
+        }
+    }
 }
 
 fn set(table: &mut Table, key: &str, text: &str) {
@@ -216,6 +240,7 @@ mod tests {
             [plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '10010'\n\
             [plugins.'io.containerd.internal.v1.opt']\npath = '/opt/containerd'\n\
             [plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/var/run/nri/nri.sock'\n\
+            plugin_path = '/opt/nri/plugins'\n\
             [plugins.'io.containerd.snapshotter.v1.zfs']\nroot_path = '/zfs'\n";
         let private = private(dump, Path::new("/t/r'ial")).unwrap();
         let table: toml::Table = private.parse().unwrap();
@@ -231,10 +256,36 @@ mod tests {
             [plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '0'\n\
             [plugins.'io.containerd.internal.v1.opt']\npath = \"/t/r'ial/opt\"\n\
             [plugins.'io.containerd.nri.v1.nri']\nsocket_path = \"/t/r'ial/nri\"\n\
+            plugin_path = \"/t/r'ial/nri-plugins\"\n\
             [plugins.'io.containerd.snapshotter.v1.zfs']\nroot_path = ''\n"
                 .parse()
                 .unwrap();
         assert_eq!(table, expected, "{private}");
+    }
+
+    #[test]
+    fn a_trial_uses_no_snapshotter_that_needs_its_own_file_system() {
+        let dump = |name: &str| {
+            format!(
+                "[plugins.'io.containerd.cri.v1.images']\nsnapshotter = '{name}'\n\
+                 [[plugins.'io.containerd.transfer.v1.local'.unpack_config]]\nsnapshotter = '{name}'\n\
+                 [plugins.'io.containerd.snapshotter.v1.{name}']\nroot_path = ''\n"
+            )
+        };
+        for (name, expected) in [("zfs", "native"), ("btrfs", "native"), ("nydus", "nydus")] {
+            let private = private(&dump(name), Path::new("/t")).unwrap();
+            let tried = private
+                .matches(&format!("snapshotter = '{expected}'"))
+                .count()
+                + private
+                    .matches(&format!("snapshotter = \"{expected}\""))
+                    .count();
+            assert_eq!(tried, 2, "{private}");
+            assert!(
+                private.contains(&format!("snapshotter.v1.{name}'")),
+                "{private}"
+            );
+        }
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub(super) struct Mount {
 }
 
 impl Layout {
-    /// Detects the layout at a mount point; `None` without cgroups.
+    /// Detects the layout at a mount point; `None` without cgroups. A kernel without memory
+    /// accounting (`cgroup_disable=memory`) has the other v1 hierarchies.
     pub fn at(mount: &Path) -> Option<Layout> {
         let is_v2 = |path: &Path| {
             statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)
@@ -58,7 +59,7 @@ impl Layout {
         match (is_v2(mount), is_v2(&mount.join("unified"))) {
             (true, _) => Some(Layout::V2),
             (false, true) => Some(Layout::Hybrid),
-            (false, false) => mount.join("memory").is_dir().then_some(Layout::V1),
+            (false, false) => mount.join("devices").is_dir().then_some(Layout::V1),
         }
     }
 

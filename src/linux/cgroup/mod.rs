@@ -187,27 +187,6 @@ impl Cgroup {
         Values::of(self)?.memory_usage()
     }
 
-    /// Number of OOM kills in this cgroup and in the cgroups below it; `None` without memory
-    /// accounting. In v1 the number decreases when a cgroup below this one is removed.
-    pub fn oom_kills(&self) -> Option<u64> {
-        match &self.version {
-            // A v1 cgroup counts only the kills in itself.
-            Version::V1(cgroup) => {
-                let memory = cgroup.directory(&Controllers::Mem)?;
-                let kills = |directory: PathBuf| {
-                    let text = read::text(&directory.join("memory.oom_control"))?;
-                    read::value(&text, "oom_kill")
-                };
-                let counts = below(Some(memory)).filter_map(kills);
-                counts.reduce(u64::saturating_add)
-            }
-            Version::V2(cgroup) => {
-                let text = read::text(&cgroup.file("memory.events"))?;
-                read::value(&text, "oom_kill")
-            }
-        }
-    }
-
     fn directory(&self) -> Option<PathBuf> {
         match &self.version {
             Version::V1(cgroup) => [Controllers::Devices, Controllers::Mem, Controllers::Pids]

@@ -7,13 +7,13 @@
 //! increase the counter before the process dies. So when the shim learns of an exit, the counter
 //! includes the OOM kill that caused the exit.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cgroups_rs::fs::Controllers;
@@ -26,19 +26,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::sys;
 
-use super::{Cgroup, Version};
+use super::read::{text, value};
+use super::{Cgroup, Version, below};
 
-/// Delay between a v1 notification and the first read of the counter. Each further delay is twice
-/// as long: before the kernel kills, it logs the state of the memory, sometimes to a slow console.
+/// Delay between a notification and the next read of the counter. Each further delay is twice as
+/// long: before the kernel kills, it logs the state of the memory, sometimes to a slow console.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// Delay after which the shim reads the counter for the last time. The notification may have been
-/// about another container.
+/// Delay after which the shim reads the counter for the last time, in v1. The notification may have
+/// been about another container.
 const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 
-/// Delay between a v2 notification and the read of the counter, so that one read covers many
-/// notifications. The kernel kills a group's processes one by one, and if a container fills its
-/// memory with files, other counters change all the time.
+/// Time after a v2 notification in which the shim reads the counter several times, before it waits
+/// for the next notification. A few reads cover many notifications: if a container fills its memory
+/// with files, other counters change all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
 /// Pause before the shim tries again to watch a cgroup, after no file descriptor was free.
@@ -55,17 +56,21 @@ pub struct OomWatch {
 
 struct Kills {
     cgroup: Arc<Cgroup>,
-    /// Value of the counter at the last read.
-    seen: AtomicU64,
+    /// The counts at the last read.
+    seen: Mutex<Counts>,
     tell: Box<dyn Fn() + Send + Sync>,
 }
+
+/// Numbers of OOM kills, without zeroes, each with the directory of its cgroup.
+#[derive(Debug, Default)]
+struct Counts(BTreeMap<PathBuf, u64>);
 
 impl OomWatch {
     /// Calls `tell` after OOM kills in `cgroup`, once for all kills that are noticed together.
     /// `None` without memory accounting.
     pub fn begin(cgroup: Arc<Cgroup>, tell: impl Fn() + Send + Sync + 'static) -> Option<OomWatch> {
         let kills = Arc::new(Kills {
-            seen: AtomicU64::new(cgroup.oom_kills()?),
+            seen: Mutex::new(Counts::of(&cgroup)?),
             cgroup,
             tell: Box::new(tell),
         });
@@ -94,13 +99,74 @@ impl Drop for OomWatch {
 }
 
 impl Kills {
-    fn look(&self) {
-        if let Some(count) = self.cgroup.oom_kills()
-            && count > self.seen.swap(count, Ordering::Relaxed)
-        {
+    /// Reads the counter, and tells of new kills. Returns true if there are any.
+    fn look(&self) -> bool {
+        let Some(now) = Counts::of(&self.cgroup) else {
+            return false;
+        };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_new = now.exceeds(&seen);
+        *seen = now;
+        drop(seen);
+        if has_new {
             (self.tell)();
         }
+        has_new
     }
+
+    /// Reads the counter after a v2 notification, at once and several times later. The kernel may
+    /// have notified before it kills. After the kill, systemd removes the cgroup as soon as its
+    /// last process has exited, perhaps before the shim learns of that exit.
+    ///
+    /// Stops reading after a kill, because the kernel kills a group's processes one by one. The
+    /// caller's next read covers the others.
+    async fn look_until_settled(&self) {
+        let (mut delay, mut left) = (FIRST_LOOK_AFTER, SETTLES_WITHIN);
+        let mut has_told = false;
+        while !left.is_zero() {
+            has_told = has_told || self.look();
+            sleep(delay.min(left)).await;
+            left = left.saturating_sub(delay);
+            delay = delay.saturating_mul(2);
+        }
+    }
+}
+
+impl Counts {
+    /// Reads the counts of a cgroup and of the cgroups below it; `None` without memory accounting.
+    fn of(cgroup: &Cgroup) -> Option<Counts> {
+        match &cgroup.version {
+            Version::V1(cgroup) => Counts::below(cgroup.directory(&Controllers::Mem)?),
+            // A v2 cgroup also counts the kills in the cgroups below it.
+            Version::V2(cgroup) => {
+                let count = value(&text(&cgroup.file("memory.events"))?, "oom_kill")?;
+                let one = (cgroup.directory().to_owned(), count);
+                Some(Counts([one].into_iter().filter(is_kill).collect()))
+            }
+        }
+    }
+
+    /// Reads the counts of v1 cgroups. Each of them counts only the kills in itself.
+    fn below(memory: PathBuf) -> Option<Counts> {
+        let count = |directory: PathBuf| {
+            let text = text(&directory.join("memory.oom_control"))?;
+            Some((directory, value(&text, "oom_kill")?))
+        };
+        let mut counts = below(Some(memory)).filter_map(count).peekable();
+        counts.peek()?;
+        Some(Counts(counts.filter(is_kill).collect()))
+    }
+
+    /// True if a cgroup has counted a kill since the earlier counts. A sum of the counts would hide
+    /// a kill if a cgroup with earlier kills has been removed.
+    fn exceeds(&self, earlier: &Counts) -> bool {
+        let mut counts = self.0.iter();
+        counts.any(|(cgroup, count)| earlier.0.get(cgroup).is_none_or(|earlier| count > earlier))
+    }
+}
+
+fn is_kill((_, count): &(PathBuf, u64)) -> bool {
+    *count > 0
 }
 
 impl fmt::Debug for Kills {
@@ -185,18 +251,106 @@ async fn follow_v2(kills: &Kills, first: AsyncFd<OwnedFd>) {
     let file = cgroup.file("memory.events");
     let mut next = Ok(first);
     loop {
-        let pause = match next {
+        match next {
             Ok(change) => match change.ready(Interest::PRIORITY).await {
                 // This match has closed the file, so the kernel does not wake the shim until
                 // `changes` opens the file again.
-                Ok(_) => SETTLES_WITHIN,
+                Ok(_) => kills.look_until_settled().await,
                 Err(_) => return,
             },
             Err(_) if !file.exists() => return,
-            Err(_) => TRIES_AGAIN_AFTER,
-        };
-        sleep(pause).await;
+            Err(_) => sleep(TRIES_AGAIN_AFTER).await,
+        }
         next = changes(&file);
         kills.look();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::v2::V2;
+    use super::*;
+
+    fn write(directory: &Path, file: &str, kills: u64) {
+        let text = format!("oom 1\noom_kill {kills}\n");
+        fs::write(directory.join(file), text).unwrap();
+    }
+
+    /// The kills of a v2 cgroup with this directory, and the number of times that they were told.
+    fn kills_in(directory: &Path) -> (Kills, Arc<AtomicU32>) {
+        // The path begins below `/sys/fs/cgroup`.
+        let path = format!("../../..{}", directory.display());
+        let cgroup = Cgroup {
+            version: Version::V2(V2::new(&path)),
+        };
+        let told = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&told);
+        let kills = Kills {
+            seen: Mutex::new(Counts::of(&cgroup).unwrap()),
+            cgroup: Arc::new(cgroup),
+            tell: Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            }),
+        };
+        (kills, told)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_is_noticed_even_if_the_cgroup_is_removed_milliseconds_later() {
+        for (killed_after, removed_after) in [(0, 10), (15, 20)] {
+            let directory = tempfile::tempdir().unwrap();
+            let write = |kills| write(directory.path(), "memory.events", kills);
+            write(0);
+            let (kills, told) = kills_in(directory.path());
+            let removal = async {
+                sleep(Duration::from_millis(killed_after)).await;
+                write(1);
+                sleep(Duration::from_millis(removed_after)).await;
+                fs::remove_dir_all(directory.path()).unwrap();
+            };
+            tokio::join!(removal, kills.look_until_settled());
+            kills.look();
+            assert_eq!(told.load(Ordering::Relaxed), 1, "{killed_after} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kills_of_a_group_are_told_at_most_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |kills| write(directory.path(), "memory.events", kills);
+        write(0);
+        let (kills, told) = kills_in(directory.path());
+        let group = async {
+            for number in 1..40 {
+                write(number);
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::join!(group, kills.look_until_settled());
+        kills.look();
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_removed_cgroup_with_kills_hides_no_kill_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let (own, nested) = (directory.path(), directory.path().join("nested"));
+        fs::create_dir(&nested).unwrap();
+        let counts = || Counts::below(own.to_owned()).unwrap();
+        write(own, "memory.oom_control", 0);
+        write(&nested, "memory.oom_control", 0);
+        let none = counts();
+        write(&nested, "memory.oom_control", 3);
+        let three = counts();
+        assert!(three.exceeds(&none) && !counts().exceeds(&three));
+        fs::remove_dir_all(&nested).unwrap();
+        let removed = counts();
+        assert!(!removed.exceeds(&three));
+        write(own, "memory.oom_control", 1);
+        assert!(counts().exceeds(&three) && counts().exceeds(&removed));
+        fs::remove_file(own.join("memory.oom_control")).unwrap();
+        assert!(Counts::below(own.to_owned()).is_none());
     }
 }

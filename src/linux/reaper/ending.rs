@@ -205,6 +205,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_parent_of_a_command_is_a_thread_that_lives_until_it_is_dropped() {
+        alone(
+            "the_parent_of_a_command_is_a_thread_that_lives_until_it_is_dropped",
+            async |reaper| {
+                let mut command = Command::new("setpriv");
+                command.args(["--pdeathsig", "KILL", "sleep", "1000"]);
+                let (mut child, parent) = reaper.spawn_with_parent(command).await.unwrap();
+                let name = format!("/proc/{}/comm", child.pid());
+                while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                let early = timeout(Duration::from_millis(50), child.wait()).await;
+                assert!(early.is_err(), "{early:?}");
+                drop(parent);
+                let status = timeout(DIES_WITHIN, child.wait()).await.unwrap();
+                assert_eq!(status.unwrap(), ExitStatus::Signal(9));
+            },
+        );
+    }
+
     /// Covers a shim that ends while it is ending a command.
     #[test]
     fn a_command_whose_wait_is_dropped_ends_at_once() {

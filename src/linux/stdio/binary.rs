@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::address::Program;
 use super::{LoggerError, Owner, Setting, StdioError, pipe, watch};
 use crate::ProcessStat;
-use crate::reaper::{Child, Reaper};
+use crate::reaper::{Child, ParentThread, Reaper};
 use usher_core::plan::Signal;
 use usher_core::process::ExitStatus;
 
@@ -37,6 +37,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(12);
 pub(super) struct Logger {
     name: String,
     child: Child,
+    _parent: ParentThread,
     /// Exit status of the program, once it has exited. It is kept because a child can be waited for
     /// only once.
     status: Option<ExitStatus>,
@@ -84,16 +85,17 @@ pub(super) async fn start(program: &Program, setting: &Setting<'_>) -> Result<Re
     command
         .fd_mappings(theirs.into())
         .map_err(|error| not_run(io::Error::other(error)))?;
-    let spawned = timeout(READY_WITHIN, setting.reaper.spawn(command)).await;
-    let child = spawned.map_err(|_| {
+    let spawned = timeout(READY_WITHIN, setting.reaper.spawn_with_parent(command)).await;
+    let spawned = spawned.map_err(|_| {
         failed(LoggerError::NotExecuted {
             limit: READY_WITHIN,
         })
     })?;
-    let child = child.map_err(not_run)?;
+    let (child, parent) = spawned.map_err(not_run)?;
     let mut logger = Logger {
         name: name.clone(),
         child,
+        _parent: parent,
         status: None,
         reaper: setting.reaper.clone(),
     };

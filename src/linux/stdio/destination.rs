@@ -14,7 +14,7 @@ use nix::poll::PollFlags;
 use nix::unistd::write;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::address::Address;
 use super::fifo::{self, End};
@@ -22,10 +22,6 @@ use super::log::Log;
 use super::words::MessageWriter;
 use super::{Phases, StdioError, deleted, is_ready, watch};
 use crate::offload::Threads;
-
-/// Time for which the FIFO stays open after the end of a process's output, if no reader has opened
-/// it yet. containerd's runc shim also waits 30 seconds for a reader, but before it answers Create.
-const READER_COMES_WITHIN: Duration = Duration::from_secs(30);
 
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -159,8 +155,8 @@ impl Destination {
         }
     }
 
-    /// If a FIFO has no reader, keeps the FIFO open for a while. Otherwise a reader that is about
-    /// to open it would miss the output and its end.
+    /// Waits until a FIFO has a reader, or the process is deleted. A later open(2) for reading waits
+    /// for a writing end, so without this end a restarted containerd could not read the output.
     pub async fn linger(&self, phase: &mut Phases) {
         let Destination::Pipe(to) = self else {
             return;
@@ -173,7 +169,7 @@ impl Destination {
             }
         };
         tokio::select! {
-            _ = timeout(READER_COMES_WITHIN, reader) => {}
+            () = reader => {}
             () = deleted(phase) => {}
         }
     }

@@ -328,6 +328,22 @@ mod tests {
         assert!(begun.elapsed() < ms(50));
     }
 
+    /// open(2) for reading, as containerd uses it, waits until the FIFO has a writing end.
+    #[tokio::test(start_paused = true)]
+    async fn a_fifo_has_a_writing_end_until_its_first_reader_has_opened_it() {
+        let mut stage = Stage::new().await;
+        stage.process.write_all(b"words").unwrap();
+        stage.process = File::open("/dev/null").unwrap();
+        sleep(Duration::from_secs(600)).await;
+        let mut client = stage.client();
+        client.read_exact(&mut [0; 5]).unwrap();
+        // A FIFO without a writing end would have ended here.
+        let open = client.read(&mut [0]).unwrap_err();
+        assert_eq!(open.kind(), io::ErrorKind::WouldBlock);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_exit_does_not_wait_for_a_reader_that_pauses() {
         let mut stage = Stage::new().await;

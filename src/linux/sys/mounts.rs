@@ -28,22 +28,29 @@ impl UserNamespaceHolder {
     ///
     /// `ENOSPC` or `EPERM` if the kernel allows no further user namespace, `EAGAIN`, `ENOMEM`.
     pub fn new() -> io::Result<UserNamespaceHolder> {
-        /// Stack size of the process, in bytes. The process makes only two system calls.
-        const STACK: usize = 64 * 1024;
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-        let (to_read, to_close) = (read.as_raw_fd(), write.as_raw_fd());
+        UserNamespaceHolder::with_pipe(&read, write)
+    }
+
+    /// Starts the process, which exits when `end`, the writing end of `leash`, is closed.
+    fn with_pipe(leash: &OwnedFd, end: OwnedFd) -> io::Result<UserNamespaceHolder> {
+        /// Stack size of the process, in bytes. The process makes only a few system calls.
+        const STACK: usize = 64 * 1024;
+        let leash = leash.as_raw_fd();
         let child = move || {
-            // The child waits until all writing ends of the pipe are closed, so it closes its own
-            // copy first.
-            unsafe { libc::close(to_close) };
+            // The child keeps only the leash. It has copies of all other descriptors of the shim,
+            // such as the writing ends of its own pipe and of another holder's.
+            // SAFETY: dup2(2) takes two integers. This process has no code that owns descriptors.
+            unsafe { libc::dup2(leash, 0) };
+            super::close_all_from(1);
             let mut byte = [0_u8; 1];
             // SAFETY: read(2) gets the length of the buffer.
-            unsafe { libc::read(to_read, byte.as_mut_ptr().cast(), byte.len()) };
+            unsafe { libc::read(0, byte.as_mut_ptr().cast(), byte.len()) };
             0
         };
         let mut stack = vec![0; STACK];
         // SAFETY: as after a fork, the child has a copy of this thread alone, and of the stack. It
-        // makes two system calls, allocates nothing, takes no lock, and never returns.
+        // makes three system calls, allocates nothing, takes no lock, and never returns.
         let pid = unsafe {
             clone(
                 Box::new(child),
@@ -54,7 +61,7 @@ impl UserNamespaceHolder {
         }?;
         Ok(UserNamespaceHolder {
             pid: pid.as_raw(),
-            _end: write,
+            _end: end,
         })
     }
 
@@ -225,5 +232,34 @@ pub fn attach_loop_device(
     match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ProcessStat;
+
+    /// Waits until a child has exited, and collects it. Kills it if it does not exit.
+    fn exits(pid: i32) -> bool {
+        let has_exited = || ProcessStat::read(pid).map_or(true, |stat| stat.is_exiting());
+        let tries = std::iter::repeat_with(|| std::thread::sleep(Duration::from_millis(10)));
+        let exited = tries.take(500).any(|()| has_exited());
+        if !exited {
+            let _ = crate::sys::kill(pid, libc::SIGKILL);
+        }
+        let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
+        exited
+    }
+
+    #[test]
+    fn holders_that_start_at_the_same_time_exit() {
+        let pipes = [(); 2].map(|()| pipe2(OFlag::O_CLOEXEC).unwrap());
+        let holders =
+            pipes.map(|(read, write)| UserNamespaceHolder::with_pipe(&read, write).unwrap());
+        let pids = holders.map(|holder| holder.pid());
+        assert_eq!(pids.map(exits), [true, true]);
     }
 }
