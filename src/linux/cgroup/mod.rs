@@ -229,15 +229,20 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Returns the systemd slice that kubelet's name of a cgroup names, if any.
+/// Returns the systemd slice that kubelet's name of a cgroup names, if any. The name may be the
+/// slice's path.
 pub fn slice_of(name: &str) -> Option<&str> {
-    Some(name).filter(|name| name.ends_with(".slice") && !name.contains('/'))
+    let (_, last) = name.rsplit_once('/').unwrap_or(("", name));
+    Some(last).filter(|last| last.ends_with(".slice"))
 }
 
 /// Converts kubelet's name of a cgroup to a path. The part of a slice's name before a dash names
 /// its parent: systemd puts `a-b.slice` into `a.slice` (`systemd.slice(5)`).
 fn path_of(name: &str) -> String {
-    let Some(words) = slice_of(name).and_then(|slice| slice.strip_suffix(".slice")) else {
+    let Some(words) = name
+        .strip_suffix(".slice")
+        .filter(|words| !words.contains('/'))
+    else {
         return format!("/{}", name.trim_start_matches('/'));
     };
     let ends = words
@@ -275,6 +280,14 @@ mod tests {
         let path = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
         assert_eq!(path_of("kubepods-burstable-pod1_2.slice"), path);
         assert_eq!(path_of("kubepods.slice"), "/kubepods.slice");
+    }
+
+    #[test]
+    fn a_slice_may_be_named_by_its_path() {
+        let pod = "kubepods-burstable-pod1_2.slice";
+        let path = format!("/kubepods.slice/kubepods-burstable.slice/{pod}");
+        assert_eq!((slice_of(pod), slice_of(&path)), (Some(pod), Some(pod)));
+        assert_eq!(slice_of("/kubepods/burstable/pod1-2"), None);
     }
 
     #[test]
