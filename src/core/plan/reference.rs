@@ -138,16 +138,16 @@ impl PodSetting {
                 "Decides when usher answers containerd's call `Start` for a container whose turn \
                  has not come. Under `Block`, usher answers when the turn comes. Under `Hold`, \
                  usher answers immediately, before the container's program runs. If all containers \
-                 that this container waits for are running, `Auto` acts like `Block` for at most \
-                 ten seconds. If one of them is not running, `Auto` acts like `Hold`.",
+                 that this container waits for exist and have not exited, `Auto` acts like `Block` \
+                 for at most ten seconds. Otherwise `Auto` acts like `Hold`.",
                 "usher",
                 &[SIDECARS, ("usher/start-mode", "Block")],
             ),
             PodSetting::StartupTimeout => (
                 TIME.into(),
                 time(usual.startup_timeout),
-                "An init container, sidecar or app that has waited this long for its turn exits \
-                 with code 1.",
+                "A held init container, sidecar or app that has waited this long for its turn \
+                 exits with code 1. Under `Block`, its `Start` fails instead.",
                 "usher",
                 &[SIDECARS, ("usher/startup-timeout", "90s")],
             ),
@@ -232,8 +232,8 @@ impl PodSetting {
                 "none; the default of `maxSeconds` is 100".into(),
                 "A defer container that still runs at the end of the grace period gets up to \
                  `maxSeconds` more seconds. With `probe`, the container goes on running as long as \
-                 its liveness probe succeeds. With `count`, the container gets at most N \
-                 extensions of S seconds.",
+                 its liveness probe succeeds. With `count`, the defer containers together \
+                 get at most N extensions of S seconds.",
                 "Defer, 2017",
                 &[
                     ("usher/pre-exit", "drain"),

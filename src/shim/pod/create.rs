@@ -51,8 +51,7 @@ impl Actor {
         let (order, under) = (call.order, token.clone());
         let work = async move {
             let created = container.create(&order, options, &under).await?;
-            let pid = created.initial_state.pid();
-            let event = events::task::created(&order, pid);
+            let event = events::task::created(&order, created.initial_state.pid());
             Ok::<_, EngineError>((created, event))
         };
         let caller = Caller {
