@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use containerd_shim_protos::api::{DeleteResponse, PauseRequest};
+use containerd_shim_protos::api::{DeleteResponse, PauseRequest, Status};
 use containerd_shim_protos::protobuf::Message;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -366,6 +366,28 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     }
     assert_eq!(answer(&delete(&shim)).exit_status, 137);
     await_no_remains(&host);
+}
+
+#[test]
+fn delete_for_the_first_container_of_a_living_shim_spares_the_others() {
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
+    };
+    let host = Containerd::start();
+    let [first, _other] = ["first", "other"].map(|id| {
+        let script = ["/bin/sleep", "1000"];
+        let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
+        shim.api().create(&shim.create_request()).expect("create");
+        shim.api().start(id, "").expect("start");
+        shim
+    });
+    let api = first.api();
+    api.kill("first", "", 9, true).expect("kill");
+    api.wait("first", "").expect("wait");
+    api.delete("first", "").expect("delete");
+    answer(&delete(&first));
+    let state = api.state("other", "").expect("state");
+    assert_eq!(state.status.enum_value_or_default(), Status::RUNNING);
 }
 
 /// containerd 2.3 runs `delete` only for the sandbox, and removes the bundles of the pod's other

@@ -50,12 +50,19 @@ pub trait EngineKind: fmt::Debug + Sync {
     fn init_pid(&self, bundle: &Path) -> u32;
 
     /// Removes the leftovers of container `id`, and kills its processes, after its shim has ended
-    /// or died. Usually there are no leftovers.
+    /// or died. Usually there are no leftovers. If `shim_is_dead` is true and the container was the
+    /// first of its pod, does the same for the pod's other containers.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Failed`] if a container cannot be deleted; the rest is removed all the same.
-    fn clear(&self, namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError>;
+    /// [`EngineError::Failed`] if the container cannot be deleted; the rest is removed all the same.
+    fn clear(
+        &self,
+        namespace: &str,
+        id: &str,
+        bundle: &Path,
+        shim_is_dead: bool,
+    ) -> Result<(), EngineError>;
 }
 
 /// The options that matter before a container is created.

@@ -70,11 +70,17 @@ impl EngineKind for Oci {
         written.trim().parse().unwrap_or_default()
     }
 
-    fn clear(&self, namespace: &str, id: &str, bundle: &Path) -> Result<(), EngineError> {
+    fn clear(
+        &self,
+        namespace: &str,
+        id: &str,
+        bundle: &Path,
+        shim_is_dead: bool,
+    ) -> Result<(), EngineError> {
         let reaper = Reaper::default();
         // Read the records first: containerd may remove the bundle at any moment.
         let mut joined = joined::read_all(bundle);
-        joined.retain(|other| other.id != id);
+        joined.retain(|other| shim_is_dead && other.id != id);
         let first = Leftover::find(
             namespace,
             id,

@@ -235,27 +235,28 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Removes the socket of a dead shim. Waits for a moment, because a shim that was just killed may
-/// still listen. A socket that keeps its listener stays.
-pub(super) fn remove_dead(path: &Path) {
+/// still listen. A socket that keeps its listener stays. Returns true if no process listens.
+pub(super) fn remove_dead(path: &Path) -> bool {
     // A killed owner of the lock leaves the lock file, even if there is no socket.
     if !path.exists() && !lock_file(path).exists() {
-        return;
+        return true;
     }
     let begun = Instant::now();
     loop {
         let found = SocketLock::take(path).and_then(|lock| find_listener(path, &lock));
         let listener = match found {
             Ok(Listener::Accepts(listener)) => listener,
-            Ok(Listener::None | Listener::Full) => return,
+            Ok(Listener::None) => return true,
+            Ok(Listener::Full) => return false,
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "cannot remove a dead shim's socket");
-                return;
+                return false;
             }
         };
         let left = CLOSES_WITHIN.saturating_sub(begun.elapsed());
         match ask_for_nothing(listener, left) {
             Answer::None if begun.elapsed() < CLOSES_WITHIN => sleep(LOOK_AGAIN_AFTER),
-            Answer::None | Answer::Heard | Answer::Refused => return,
+            Answer::None | Answer::Heard | Answer::Refused => return false,
         }
     }
 }

@@ -36,10 +36,9 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Sh
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
     // Read the recorded exit early, too, because containerd may remove the bundle.
     let exit = kind.recorded_exit(&bundle);
-    let cleared = kind.clear(&flags.namespace, &flags.id, &bundle);
-    // Remove the sockets late, because a shim that was just killed may still have them open.
     let socket = address::path(&address);
-    address::remove_dead(&socket);
+    let shim_is_dead = address::remove_dead(&socket);
+    let cleared = kind.clear(&flags.namespace, &flags.id, &bundle, shim_is_dead);
     control::remove_dead(&socket);
     // Nothing else removes the sockets of shims that died without a task.
     control::sweep(socket.parent().unwrap_or(Path::new("/")));
