@@ -12,11 +12,10 @@ use usher_engine::{Engine, EngineError, EngineKind, RecordedExit, StartOptions};
 use usher_linux::reaper::Reaper;
 use usher_linux::rootfs;
 
+use super::joined::{self, Joined};
 use super::leftovers::{self, Leftover};
 use super::sandbox::{self, maker};
-use super::{
-    Bundle, BundleError, OciEngine, exit, joined, options, restore_pod_cgroup, runtime::INIT_PID,
-};
+use super::{Bundle, BundleError, OciEngine, exit, options, restore_pod_cgroup, runtime::INIT_PID};
 
 /// The kind of [`OciEngine`].
 #[derive(Clone, Copy, Debug)]
@@ -81,24 +80,14 @@ impl EngineKind for Oci {
         // Read the records first: containerd may remove the bundle at any moment.
         let mut joined = joined::read_all(bundle);
         joined.retain(|other| shim_is_dead && other.id != id);
-        let first = Leftover::find(
-            namespace,
-            id,
-            (bundle, bundle),
-            options::load(bundle),
-            &reaper,
-        );
-        let others = joined.iter().filter_map(|other| {
-            let bundles = (other.bundle.as_path(), bundle);
-            Leftover::find(
-                namespace,
-                &other.id,
-                bundles,
-                other.options.clone(),
-                &reaper,
-            )
-        });
-        let others: Vec<_> = others.collect();
+        let first = Joined {
+            id: id.to_owned(),
+            bundle: bundle.to_owned(),
+            options: options::load(bundle),
+        };
+        let find = |one: &Joined| Leftover::find(namespace, one, bundle, &reaper);
+        let first = find(&first);
+        let others: Vec<_> = joined.iter().filter_map(find).collect();
         let mut deleted = Ok(());
         if first.is_some() || !others.is_empty() {
             deleted = tokio()?.block_on(leftovers::delete_all(first, others, &reaper));

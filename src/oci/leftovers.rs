@@ -17,7 +17,8 @@ use usher_linux::cgroup::{cleanup, place};
 use usher_linux::reaper::Reaper;
 use usher_linux::{rootfs, sys};
 
-use super::{Bundle, OciRuntime, Options, is_command_log, options};
+use super::joined::Joined;
+use super::{Bundle, OciRuntime, is_command_log, options};
 
 /// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
 const DELETED_WITHIN: Duration = Duration::from_secs(2);
@@ -48,16 +49,17 @@ pub(super) struct Leftover {
 }
 
 impl Leftover {
-    /// Finds what is left of container `id`. Returns `None` if nothing is left. `first` is the bundle
-    /// of the pod's first container. The OCI runtime works there, because containerd may remove the
+    /// Finds what is left of a container. Returns `None` if nothing is left. `first` is the bundle of
+    /// the pod's first container. The OCI runtime works there, because containerd may remove the
     /// container's own bundle at any moment.
     pub fn find(
         namespace: &str,
-        id: &str,
-        (bundle, first): (&Path, &Path),
-        mut options: Options,
+        container: &Joined,
+        first: &Path,
         reaper: &Reaper,
     ) -> Option<Leftover> {
+        let (id, bundle) = (&container.id, &container.bundle);
+        let mut options = container.options.clone();
         let config = Bundle::read(bundle).unwrap_or_default();
         options.systemd_cgroup |= options::implies_systemd_cgroup(None, &options, &config);
         let mut runtime = OciRuntime::new(&options, namespace, first, reaper.clone());
@@ -69,7 +71,7 @@ impl Leftover {
             return None;
         }
         Some(Leftover {
-            id: id.to_owned(),
+            id: id.clone(),
             cgroups: runtime.leftover_cgroups(id, &config),
             runtime,
             _lock: lock,

@@ -71,7 +71,7 @@ const RUNC: &str = "containerd.runc.v1.Options";
 const GENERIC: &str = "runtimeoptions.v1.Options";
 
 /// Directory that exists only if systemd runs (sd_booted(3)).
-pub(super) const SYSTEMD_RUNS: &str = "/run/systemd/system";
+const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Field number of the option `criu_path`, which later versions of the message do not have.
 const CRIU_PATH: u32 = 8;
@@ -275,7 +275,12 @@ impl From<oci::Options> for Options {
 /// options requests this by the form of the cgroup's path. False if systemd does not run.
 pub fn implies_systemd_cgroup(sent: Option<&Any>, options: &Options, bundle: &Bundle) -> bool {
     let is_configured = sent.is_some_and(|sent| are_configured(sent, options));
-    !is_configured && bundle.has_systemd_cgroup() && Path::new(SYSTEMD_RUNS).is_dir()
+    !is_configured && bundle.has_systemd_cgroup() && systemd_runs()
+}
+
+/// True if systemd runs on the node.
+pub(super) fn systemd_runs() -> bool {
+    Path::new(SYSTEMD_RUNS).is_dir()
 }
 
 /// True if the caller's configuration has a table of options. `options` is the content of `sent`.

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use usher_linux::cgroup::{Layout, slice_of};
 
-use crate::options::SYSTEMD_RUNS;
+use crate::options::systemd_runs;
 
 use super::maker::SELF;
 
@@ -42,7 +41,7 @@ impl Scope {
     /// The scope for sandbox `id` below kubelet's cgroup `parent`. `None` if systemd has not made
     /// this cgroup, or if the node has cgroup v1, where systemd has no control of some hierarchies.
     pub fn below(parent: &str, id: &str) -> Option<Scope> {
-        let is_systemds = Path::new(SYSTEMD_RUNS).is_dir() && Layout::here() == Some(Layout::V2);
+        let is_systemds = systemd_runs() && Layout::here() == Some(Layout::V2);
         let slice = slice_of(parent).filter(|_| is_systemds)?;
         Some(Scope {
             slice: slice.to_owned(),
