@@ -223,7 +223,7 @@ impl Record {
             Report::Held { name, .. } => self.note_of_name(now, name, What::Held),
             Report::Started { name, .. } => self.note_of_name(now, name, What::Ready),
             Report::Restarts { name, wait, .. } => {
-                self.note_of_name(now, name, What::BackingOff(*wait));
+                self.note_of_name(now, name, What::BackingOff(wait.unwrap_or_default()));
             }
             Report::NotRestarted { name, reason } => {
                 let reason = reason.to_string().into();

@@ -174,7 +174,12 @@ impl Pod {
     /// the code of a stopped sidecar or of a defer container. If the pod's next sandbox needs the
     /// container, a 0 may become 143, because the caller does not create a container again after a
     /// 0 under `OnFailure` ([`Pod::code_in_place_of_success`]).
-    fn reported_code(&self, container: &Container, status: ExitStatus, stop: Stop) -> u32 {
+    pub(super) fn reported_code(
+        &self,
+        container: &Container,
+        status: ExitStatus,
+        stop: Stop,
+    ) -> u32 {
         // A container that was stopped for a failure has failed, unless its turn to stop came
         // before its restart.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);

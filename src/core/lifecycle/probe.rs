@@ -17,6 +17,7 @@ use super::effects::ContainerContext;
 use super::report::Report;
 use super::request::StopRequest;
 use super::rules::{Decision, Due, Subject};
+use super::state::Freezer;
 use super::time::Time;
 
 /// The probe in use for a running program.
@@ -170,7 +171,7 @@ impl ContainerContext<'_> {
 impl Subject<'_> {
     /// Rule: the container whose probe is due first is probed next, as soon as the limit on the CPU
     /// time of the pod's probes (`allowance.rs`) allows the attempt. `None` for every other
-    /// container, and in a termination.
+    /// container, and in a termination. A paused container is not probed.
     pub(super) fn probe_is_due(&self) -> Option<Due<Decision>> {
         let (next, number) = self.pod_facts.next_probe?;
         // In a termination no container is started, so readiness does not matter.
@@ -188,9 +189,12 @@ impl Subject<'_> {
     /// Rule: a container whose probe has failed too often is stopped, as kubelet does it. The
     /// restart policy decides on a restart. While a stop request of the caller is open, the
     /// container is not stopped for the failure: the request may begin the pod's termination, in
-    /// which hooks and the stop order come first.
+    /// which hooks and the stop order come first. A paused container is stopped when it is resumed.
     pub(super) fn probe_has_failed(&self) -> Option<Due<Decision>> {
-        let (kind, probing) = self.container.probing()?;
+        let (kind, probing) = self
+            .container
+            .probing()
+            .filter(|_| self.container.is_thawed())?;
         if self.pod.termination.is_some() || !probing.has_failed() {
             return None;
         }
@@ -229,7 +233,8 @@ impl Subject<'_> {
 
 impl Pod {
     pub(super) fn next_to_be_probed(&self) -> Option<(Time, u64)> {
-        let due = self.containers.values().filter_map(|container| {
+        let thawed = self.containers.values().filter(|it| it.is_thawed());
+        let due = thawed.filter_map(|container| {
             let (_, probing) = container.probing()?;
             let next = probing.next.filter(|_| !probing.has_failed())?;
             Some((next, container.number))
@@ -239,6 +244,17 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
+    /// If the container is paused, the outcome of a probe attempt that is under way does not count:
+    /// a paused program cannot answer. The next attempt is due when the container is resumed.
+    pub(super) fn discard_probe_of_paused(&mut self) {
+        let is_thawed = self.container.is_thawed();
+        let running = self.container.state.as_running_mut();
+        let probing = running.and_then(|running| running.watch.probing_mut());
+        if let Some((_, probing)) = probing.filter(|_| !is_thawed) {
+            probing.next.get_or_insert(self.now);
+        }
+    }
+
     pub(super) fn probe(&mut self, cost: Duration, stretched: Option<Stretched>) {
         let Some(running) = self.container.state.as_running_mut() else {
             return;
@@ -272,6 +288,11 @@ impl ContainerContext<'_> {
 }
 
 impl Container {
+    /// True if the container has a process that is neither paused nor being paused.
+    fn is_thawed(&self) -> bool {
+        self.state.freezer() == Some(Freezer::Thawed)
+    }
+
     pub(super) fn probing(&self) -> Option<(ProbeKind, &Probing)> {
         self.state.as_running()?.watch.probing()
     }

@@ -46,11 +46,12 @@ pub enum Report {
         to: Duration,
     },
     /// A sidecar has exited and is restarted in place, or a defer container has failed and is run
-    /// again.
+    /// again. `wait` is `None` if the caller has asked the container to stop: then it is restarted
+    /// only if the pod terminates.
     Restarts {
         name: String,
         code: u32,
-        wait: Duration,
+        wait: Option<Duration>,
     },
     /// A restart in place has failed.
     NotRestarted { name: String, reason: ActionError },
@@ -153,12 +154,17 @@ impl fmt::Display for Report {
                      every {to:?}, not every {period:?}"
                 )
             }
-            Report::Restarts { name, code, wait } => {
-                write!(
+            Report::Restarts { name, code, wait } => match wait {
+                Some(wait) => write!(
                     f,
                     "{name} ended with {code} and is restarted in place in {wait:?}"
-                )
-            }
+                ),
+                None => write!(
+                    f,
+                    "{name} ended with {code} after a stop request and is restarted in place if \
+                     the pod terminates"
+                ),
+            },
             Report::NotRestarted { name, reason } => {
                 write!(f, "{name} could not be restarted in place: {reason}")
             }

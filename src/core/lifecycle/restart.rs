@@ -146,13 +146,20 @@ impl ContainerContext<'_> {
             true => back_off.next_wait_in_termination(),
             false => back_off.next_wait(ran),
         };
+        let is_asked = self.termination.is_none()
+            && self.container.is_asked()
+            && self.container.state.is_running();
         let now = self.now;
         if let Some(post_start) = self.container.state.post_start_mut() {
             *post_start = post_start.interrupted(now);
         }
-        let outcome = self.container.state.back_off(status, now.after(wait));
+        let outcome = self
+            .container
+            .state
+            .back_off(status, now.after(wait), is_asked);
         if self.ok_or_log(outcome).is_some() {
             let (name, code) = (self.container.name.clone(), status.code());
+            let wait = (!is_asked).then_some(wait);
             self.out.report(Report::Restarts { name, code, wait });
         }
     }
@@ -182,7 +189,9 @@ impl Subject<'_> {
     /// once if a termination still needs it. If a restart is of no use any more, the container's
     /// exit is reported. A restart under way is killed if the sandbox is gone. The withheld success
     /// of a lone init container is reported after `startup-timeout`. `None` for other containers,
-    /// and while a cleanup delays the restart.
+    /// while a cleanup delays the restart, and while it is unknown if the container's stop request
+    /// is part of a termination ([`single_request_is_delivered`](Self::single_request_is_delivered)
+    /// decides that).
     pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -193,6 +202,7 @@ impl Subject<'_> {
                 true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
                 // The OCI runtime cannot restart a container that it is cleaning up.
                 false if self.container.is_cleanup_under_way() => return None,
+                false if backing_off.is_asked && self.pod.termination.is_none() => return None,
                 false if self.is_needed_at_once() => Due::Now(Decision::Restart),
                 false => self.pod.due(backing_off.until, || Decision::Restart),
             });
@@ -230,7 +240,7 @@ impl Pod {
     /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. After a failed
     /// liveness probe, the pod's restart policy does not count: the shim restarts the sidecar,
     /// unless the author has set its own restart policy (`restart.usher/NAME`) to `Never`. No stop,
-    /// no Delete and no end of the pod may prevent the restart. `stop` is the progress of the
+    /// no Delete, no checkpoint and no end of the pod may prevent the restart. `stop` is the progress of the
     /// container's stop before the exit. A stop for a failed probe or postStart handler does not
     /// prevent the restart.
     pub(super) fn restarts_in_place(
@@ -246,8 +256,11 @@ impl Pod {
         }
         // In a termination, a stop request waits for the container's turn. Until then the container
         // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
-        let asked_alone = container.is_asked() && self.termination.is_none();
-        let has_to_go = stop.is_under_way() || asked_alone || self.turn_has_come(container);
+        // A request whose signal is not delivered yet may be the first one of a termination.
+        // A program that exits during a cleanup exits because of a checkpoint that was to end it.
+        let has_to_go = stop.is_under_way()
+            || self.turn_has_come(container)
+            || container.is_cleanup_under_way();
         let is_to_live = stop.why() == Some(SignalReason::ProbeFailed(ProbeKind::Liveness));
         let own = self.own_restart_policy(container);
         let wanted = match is_to_live {
@@ -277,15 +290,17 @@ impl Pod {
     }
 
     /// The policy by which the shim, not the caller, restarts a container: the author's setting
-    /// `restart`, or else the policy of its role, which changes when the pod terminates. `Never` in
-    /// a pod without a plan.
+    /// `restart`, or else the policy of its role, which changes when the pod terminates. A container
+    /// that was asked to stop has the policy of a termination, because its request may be the first
+    /// one of a termination. `Never` in a pod without a plan.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;
         };
+        let may_terminate = self.termination.is_some() || container.is_asked();
         let by_role = container
             .role_policy()
-            .restart(plan.settings().restart_policy, self.termination.is_some());
+            .restart(plan.settings().restart_policy, may_terminate);
         self.own_restart_policy(container).unwrap_or(by_role)
     }
 

@@ -351,10 +351,13 @@ impl Pod {
             Box::new((end, self.fatal_end(container, end.code)))
         });
         let status = last.unwrap_or(ExitStatus::Code(0));
-        Decision::ReportHiddenExit {
-            code: self.masked_code(container, status),
-            end,
-        }
+        let mut backing_off = container.state.as_backing_off().into_iter();
+        let code = match backing_off.any(|it| it.is_asked) {
+            // An exit by itself, before the stop signal, is reported as it is.
+            true => self.reported_code(container, status, Stop::Undelivered),
+            false => self.masked_code(container, status),
+        };
+        Decision::ReportHiddenExit { code, end }
     }
 
     /// The decision to stop a container after a failed probe or postStart handler, as kubelet does

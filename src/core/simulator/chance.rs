@@ -198,6 +198,20 @@ impl Case {
                 .push((at, Fault::Unhealthy(dice.one_of(&sidecars))));
             self.faults.sort_by_key(|(at, _)| *at);
         }
+        // Makes one sidecar exit between its stop request and those of the other containers.
+        if !sidecars.is_empty() && dice.percent(10) {
+            let first = dice.one_of(&sidecars);
+            let (members, gaps) = (self.members.iter(), self.gaps.iter_mut());
+            for (member, gap) in members.zip(gaps) {
+                *gap = match member.name == first {
+                    true => 0,
+                    false => dice.within(300, 900),
+                };
+            }
+            let crash = Fault::Crash(first, dice.one_of(&[0, 1, 137]));
+            self.late.push((dice.within(1, 300), crash));
+            self.late.sort_by_key(|(at, _)| *at);
+        }
     }
 
     /// Makes some names optional. The containers of some optional names are created, those of other

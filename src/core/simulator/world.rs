@@ -631,7 +631,7 @@ impl World {
     }
 
     /// Carries out all actions of the core. Returns true if there were any.
-    fn drain(&mut self) -> bool {
+    pub fn drain(&mut self) -> bool {
         let mut had_to_do = false;
         while let Some(action) = self.pod.poll_action() {
             self.carry_out(action);

@@ -117,9 +117,10 @@ impl Actor {
     }
 
     fn frozen(&mut self, id: &ContainerId, paused: bool, is_done: bool) {
+        let now = self.now();
         match paused {
-            true => self.core.handle_paused(id, is_done),
-            false => self.core.handle_resumed(id, is_done),
+            true => self.core.handle_paused(now, id, is_done),
+            false => self.core.handle_resumed(now, id, is_done),
         }
         match (is_done, paused) {
             (false, _) => {}

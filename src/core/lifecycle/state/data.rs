@@ -88,6 +88,9 @@ pub(in crate::lifecycle) struct BackingOff {
     /// The exit status of the last process.
     pub status: ExitStatus,
     pub until: Time,
+    /// The process exited by itself, after a stop request that may be the first one of a
+    /// termination. The container is restarted only in a termination.
+    pub is_asked: bool,
     pub(super) post_start: PostStart,
 }
 

@@ -302,8 +302,14 @@ impl ContainerState {
         Ok(releasing)
     }
 
-    /// Schedules a restart in place at `until`, after an exit or a failed restart.
-    pub fn back_off(&mut self, status: ExitStatus, until: Time) -> Result<(), InvalidTransition> {
+    /// Schedules a restart in place at `until`, after an exit or a failed restart. `is_asked`: see
+    /// [`BackingOff::is_asked`].
+    pub fn back_off(
+        &mut self,
+        status: ExitStatus,
+        until: Time,
+        is_asked: bool,
+    ) -> Result<(), InvalidTransition> {
         let (Inner::Running(_, Running { post_start, .. })
         | Inner::Restarting(_, Restarting { post_start, .. })) = &self.inner
         else {
@@ -312,6 +318,7 @@ impl ContainerState {
         self.inner = Inner::BackingOff(BackingOff {
             status,
             until,
+            is_asked,
             post_start: post_start.clone(),
         });
         Ok(())

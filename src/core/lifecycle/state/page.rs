@@ -46,7 +46,9 @@ const TRANSITIONS: [(&str, Transition); 16] = [
             .is_ok()
     }),
     ("not released", |state| state.take_back_release(NOW).is_ok()),
-    ("back off", |state| state.back_off(FAILED, NOW).is_ok()),
+    ("back off", |state| {
+        state.back_off(FAILED, NOW, false).is_ok()
+    }),
     ("restart", |state| state.restart().is_ok()),
     ("restarted", |state| {
         state.complete_restart(NOW, 2, Watch::Nothing).is_ok()

@@ -255,7 +255,7 @@ mod tests {
             "being paused" => pod.handle_pause(&web()).unwrap(),
             "paused" => {
                 pod.handle_pause(&web()).unwrap();
-                pod.handle_paused(&web(), true);
+                pod.handle_paused(NOW, &web(), true);
             }
             "between two processes" | "exited without a start" => {
                 pod.handle_init_exited(NOW, &web(), ExitStatus::Code(0));

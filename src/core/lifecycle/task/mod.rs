@@ -21,6 +21,7 @@ use super::Pod;
 use super::action::{ContainerId, Refusal};
 use super::container::Container;
 use super::state::Freezer;
+use super::time::Time;
 
 pub(super) use execs::Execs;
 pub(super) use removal::{Cleanup, Removal};
@@ -80,23 +81,30 @@ impl Pod {
     }
 
     /// Records the end of a pause. A failed one leaves the container thawed.
-    pub fn handle_paused(&mut self, id: &ContainerId, is_done: bool) {
+    pub fn handle_paused(&mut self, now: Time, id: &ContainerId, is_done: bool) {
+        self.now = now;
         let freezer = match is_done {
             true => Freezer::Frozen,
             false => Freezer::Thawed,
         };
         self.set_freezer(id, freezer);
+        self.settle(now);
     }
 
     /// Records the end of a resume. A failed one changes nothing.
-    pub fn handle_resumed(&mut self, id: &ContainerId, is_done: bool) {
+    pub fn handle_resumed(&mut self, now: Time, id: &ContainerId, is_done: bool) {
+        self.now = now;
         if is_done {
             self.set_freezer(id, Freezer::Thawed);
         }
+        self.settle(now);
     }
 
     fn set_freezer(&mut self, id: &ContainerId, freezer: Freezer) {
-        self.with_container(id, |context| context.container.state.set_freezer(freezer));
+        self.with_container(id, |context| {
+            context.container.state.set_freezer(freezer);
+            context.discard_probe_of_paused();
+        });
     }
 }
 

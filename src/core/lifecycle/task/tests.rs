@@ -433,8 +433,8 @@ impl Fork {
                     self.is_frozen = freezes;
                 }
                 match freezes {
-                    true => self.pod.handle_paused(&id, is_well),
-                    false => self.pod.handle_resumed(&id, is_well),
+                    true => self.pod.handle_paused(now, &id, is_well),
+                    false => self.pod.handle_resumed(now, &id, is_well),
                 }
             }
             Effect::Checkpoint(exits) => {

@@ -384,7 +384,75 @@ fn under_on_failure_a_sidecar_that_ends_with_0_before_its_stop_is_delivered_is_c
     world.run_for(ms(500));
     assert_eq!(world.signalled("proxy"), None);
     world.call(Call::Crash("proxy", 0));
+    // The request may still be the first one of a termination.
+    assert_eq!(world.reported("proxy"), None);
+    world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(143));
+    assert_eq!(world.executions("proxy"), []);
+}
+
+#[test]
+fn a_sidecar_that_exits_between_two_stop_requests_is_restarted_before_the_app_exits() {
+    for policy in ["Always", "OnFailure", "Never"] {
+        let world = job(policy).script("web", stops_after(3_000));
+        let mut world = running(world, &["proxy", "web"]);
+        world.call(Call::Kill("proxy", TERM, None));
+        world.run_for(ms(200));
+        world.call(Call::Crash("proxy", 137));
+        world.run_for(ms(200));
+        assert_eq!(world.executions("proxy"), [], "{policy}");
+        world.call(Call::Kill("web", TERM, None));
+        world.run_for(ms(500));
+        assert_eq!(world.executions("proxy").len(), 1, "{policy}");
+        world.run_for(secs(10));
+        assert!(world.signalled("proxy") >= world.died("web"), "{policy}");
+    }
+}
+
+#[test]
+fn a_sidecar_that_a_checkpoint_ends_is_not_restarted() {
+    let mut world = running(job("Never"), &["proxy", "web"]);
+    world
+        .pod
+        .handle_checkpoint(&"proxy".into(), true)
+        .expect("a sidecar that runs");
+    world.call(Call::Crash("proxy", 137));
+    world.pod.handle_checkpointed(world.now, &"proxy".into());
+    world.run_for(secs(20));
+    assert_eq!(world.executions("proxy"), []);
+    assert_eq!(world.reported("proxy"), Some(137));
+    // A checkpoint that leaves its container running changes nothing.
+    let mut world = running(job("Never"), &["proxy", "web"]);
+    world
+        .pod
+        .handle_checkpoint(&"proxy".into(), false)
+        .expect("a sidecar that runs");
+    world.call(Call::Crash("proxy", 137));
+    world.run_for(secs(1));
+    assert_eq!(world.executions("proxy").len(), 1);
+}
+
+#[test]
+fn a_paused_sidecar_does_not_fail_its_liveness_probe() {
+    let unwell = Script {
+        unwell_after: Some(secs(30)),
+        ..Script::default()
+    };
+    let probe = r#"{"tcpSocket":{"port":80},"periodSeconds":1,"failureThreshold":3}"#;
+    let world = World::new(&[("sidecars", "proxy"), ("liveness-probe.usher/proxy", probe)]);
+    let mut world = running(world.script("proxy", unwell), &["proxy", "web"]);
+    let proxy = "proxy".into();
+    world.run_for(secs(1));
+    world.pod.handle_pause(&proxy).expect("a sidecar that runs");
+    world.pod.handle_paused(world.now, &proxy, true);
+    world.run_for(secs(60));
+    assert_eq!(world.signals("proxy"), []);
+    world.pod.handle_resumed(world.now, &proxy, true);
+    world.drain();
+    let resumed = world.now;
+    world.run_for(secs(20));
+    let stopped = world.signalled("proxy").expect("three attempts fail");
+    assert!(stopped.since(resumed) >= secs(2), "{:#?}", world.seen);
 }
 
 fn ends_output(action: &Action) -> bool {

@@ -91,6 +91,10 @@ pub const PROMISES: &[(&str, Promise)] = &[
         restarts::sidecars_are_restarted,
     ),
     (
+        "a sidecar that exits before the second stop request of a termination is restarted",
+        restarts::sidecars_asked_first_are_restarted,
+    ),
+    (
         "a sidecar restarted in place runs its postStart handler again",
         restarts::post_starts_are_repeated,
     ),

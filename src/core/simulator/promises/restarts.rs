@@ -4,7 +4,7 @@ use crate::lifecycle::{Cause, Time};
 use crate::plan::RestartPolicy;
 use crate::process::ExitStatus;
 use crate::simulator::case::Part;
-use crate::simulator::trace::{ContainerTrace, MIN_GRACE, Run};
+use crate::simulator::trace::{ContainerTrace, MIN_GRACE, Run, WINDOW};
 use crate::simulator::{ms, secs};
 
 use super::starts::{
@@ -70,6 +70,53 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
                 )
             },
         )?;
+    }
+    Ok(())
+}
+
+/// Checks a sidecar that exits by itself after its own stop request. If another container is asked
+/// to stop within the termination window, both requests belong to the end of the pod.
+pub fn sidecars_asked_first_are_restarted(run: &Run<'_>) -> Verdict {
+    let signals = || {
+        let asks = run.log.asks.iter();
+        asks.filter(|ask| ask.end && !ask.is_handler && !ask.is_kill && ask.grace > MIN_GRACE)
+    };
+    for ask in signals().filter(|_| !run.case.by_hand) {
+        let Some(sidecar) = run.whose(ask).filter(|it| it.part() == Part::Sidecar) else {
+            continue;
+        };
+        let until = ask.at.after(WINDOW);
+        let mut died = sidecar.died.iter();
+        let died = died.find(|(died, _)| *died > ask.at && *died < until);
+        let Some((died, status)) = died.filter(|_| sidecar.ended_by_itself()) else {
+            continue;
+        };
+        let second = signals().filter(|other| other.at > *died && other.at < until);
+        let mut second = second.filter(|other| {
+            let its = run.whose(other);
+            its.is_some_and(|it| it.part() == Part::App && it.sandbox == sidecar.sandbox)
+        });
+        let Some(second) = second.next() else {
+            continue;
+        };
+        let by = second.at.after(MOMENT);
+        let mut apps = run.of(sidecar.sandbox);
+        let is_needed = apps.any(|app| app.part() == Part::App && app.runs(by));
+        // A stop of the sidecar alone, or of the whole pod, came before.
+        let is_known = run.was_asked_alone(sidecar)
+            || run.first_asked(sidecar).is_some_and(|first| first < ask.at)
+            || run
+                .first_taken(sidecar.sandbox)
+                .is_some_and(|at| at < second.at)
+            || run.deaths[sidecar.sandbox].is_some_and(|death| death <= by);
+        let excused = is_known
+            || sidecar.member.essential
+            || !is_wanted(sidecar, *status)
+            || run.is_hindered(&sidecar.id, *died, by);
+        let is_run_again = sidecar.executed.iter().any(|at| at > died && *at <= by);
+        broken(is_run_again || !is_needed || excused, || {
+            format!("{} dies at {died} and is missing at {by}", sidecar.id)
+        })?;
     }
     Ok(())
 }
