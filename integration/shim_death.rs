@@ -2,7 +2,8 @@
 //! removes them.
 
 use std::fs;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use containerd_shim_protos::api::{DeleteResponse, PauseRequest, Status};
@@ -415,6 +416,44 @@ fn delete_for_the_first_container_deletes_the_others_of_its_shim() {
         answer(&delete(&first));
         await_no_remains(&host);
     }
+}
+
+/// Up to 2.2, containerd runs `delete` for each container of a pod. These commands and the
+/// sandbox's do not wait for each other, because containerd gives each of them five seconds.
+#[test]
+fn delete_for_the_first_container_skips_a_container_that_another_delete_has_locked() {
+    let in_pod = |config: &mut Value| {
+        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
+    };
+    let host = Containerd::start();
+    let [first, a, b] = ["first", "a", "b"].map(|id| {
+        let script = ["/bin/sleep", "1000"];
+        let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
+        shim.api().create(&shim.create_request()).expect("create");
+        shim.api().start(id, "").expect("start");
+        shim
+    });
+    let pid = |shim: &BareShim<'_>, id: &str| shim.api().state(id, "").expect("state").pid;
+    let [pid_of_a, pid_of_b] = [pid(&a, "a"), pid(&b, "b")];
+    end_shim(&host, &a);
+    // Holds the lock until its standard input is closed.
+    let mut lock = Command::new("flock");
+    let state = format!("/run/containerd/runc/{}/a", host.namespace);
+    lock.args([&state, "sh", "-c", "echo locked; cat"]);
+    lock.stdin(Stdio::piped()).stdout(Stdio::piped());
+    host.enter(&mut lock);
+    let mut lock = lock.spawn().expect("flock");
+    let mut said = [0; 7];
+    let output = lock.stdout.as_mut().expect("a pipe");
+    output.read_exact(&mut said).expect("a locked directory");
+    answer(&delete(&first));
+    let lives = |pid: u32| kill(Pid::from_raw(pid as i32), None).is_ok();
+    eventually("b is killed", PATIENCE, || !lives(pid_of_b));
+    assert!(lives(pid_of_a));
+    drop(lock.stdin.take());
+    assert!(lock.wait().expect("wait").success());
+    answer(&delete(&a));
+    await_no_remains(&host);
 }
 
 /// If containerd gives up a container, it may remove the container's bundle before it runs

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -26,7 +26,7 @@ const DELETED_WITHIN: Duration = Duration::from_secs(2);
 /// Number of containers that are deleted at the same time.
 const DELETED_AT_ONCE: usize = 8;
 
-/// Time to wait for another `delete` that deletes the same container.
+/// Time to wait for another `delete` that deletes the same container ([`WhenLocked::Wait`]).
 const LOCKED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Time that a command of the runtime has to exit by itself. containerd gives `delete` five seconds
@@ -44,19 +44,30 @@ pub(super) struct Leftover {
     runtime: OciRuntime,
     cgroups: BTreeSet<PathBuf>,
     /// Two `delete` commands may find the same container: the command for the container and the
-    /// command for the pod's first container. `None` if the runtime has no state of the container.
+    /// command for the pod's first container. `None` if the runtime has no state of the container,
+    /// or if the other command has held the lock for too long.
     _lock: Option<Flock<File>>,
 }
 
+/// What to do about a container that another `delete` command is deleting.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhenLocked {
+    /// Wait for the other command: the answer of this one says that the container is gone.
+    Wait,
+    /// Leave the container to the other command, because this one has its own container to delete.
+    Skip,
+}
+
 impl Leftover {
-    /// Finds what is left of a container. Returns `None` if nothing is left. `first` is the bundle of
-    /// the pod's first container. The OCI runtime works there, because containerd may remove the
-    /// container's own bundle at any moment.
+    /// Finds what is left of a container. Returns `None` if nothing is left, or if the container is
+    /// skipped. `first` is the bundle of the pod's first container. The OCI runtime works there,
+    /// because containerd may remove the container's own bundle at any moment.
     pub fn find(
         namespace: &str,
         container: &Joined,
         first: &Path,
         reaper: &Reaper,
+        when_locked: WhenLocked,
     ) -> Option<Leftover> {
         let (id, bundle) = (&container.id, &container.bundle);
         let mut options = container.options.clone();
@@ -66,8 +77,11 @@ impl Leftover {
         runtime.within(DELETED_WITHIN);
         let was_busy = await_commands(bundle);
         let state = runtime.state_dir(id);
-        let lock = lock(&state);
+        let lock = lock(&state, when_locked);
         if !was_busy && !state.exists() {
+            return None;
+        }
+        if lock.is_none() && state.exists() && when_locked == WhenLocked::Skip {
             return None;
         }
         Some(Leftover {
@@ -88,6 +102,24 @@ impl Leftover {
             .for_each(|cgroup| place::remove_leaf(cgroup));
         deleted.map_err(EngineError::failed)
     }
+}
+
+/// Finds what is left of the pod's other containers, all at the same time: each may have a command
+/// of the OCI runtime that has to end first.
+pub(super) fn find_others(
+    namespace: &str,
+    others: &[Joined],
+    first: &Path,
+    reaper: &Reaper,
+) -> Vec<Leftover> {
+    thread::scope(|scope| {
+        let find = |other| {
+            scope.spawn(move || Leftover::find(namespace, other, first, reaper, WhenLocked::Skip))
+        };
+        let searches: Vec<_> = others.iter().map(find).collect();
+        let found = searches.into_iter().filter_map(|search| search.join().ok());
+        found.flatten().collect()
+    })
 }
 
 /// Deletes the pod's first container and the others, [`DELETED_AT_ONCE`] at a time.
@@ -125,14 +157,18 @@ pub(super) async fn delete_all(
 }
 
 /// Locks the OCI runtime's state of a container. `None` if there is no state, or if another process
-/// does not unlock the state in time.
-fn lock(state: &Path) -> Option<Flock<File>> {
+/// has locked the state and does not unlock it in time.
+fn lock(state: &Path, when_locked: WhenLocked) -> Option<Flock<File>> {
+    let limit = match when_locked {
+        WhenLocked::Wait => LOCKED_WITHIN,
+        WhenLocked::Skip => Duration::ZERO,
+    };
     let begun = Instant::now();
     let mut directory = File::open(state).ok()?;
     loop {
         match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Some(lock),
-            Err(_) if begun.elapsed() > LOCKED_WITHIN => return None,
+            Err(_) if begun.elapsed() >= limit => return None,
             Err((returned, _)) => directory = returned,
         }
         sleep(LOOK_AGAIN_AFTER);
