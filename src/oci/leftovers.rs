@@ -43,13 +43,13 @@ pub(super) struct Leftover {
     id: String,
     runtime: OciRuntime,
     cgroups: BTreeSet<PathBuf>,
-    /// Two `delete` commands may find the same container: the command for the container and the
-    /// command for the pod's first container. `None` if the runtime has no state of the container,
-    /// or if the other command has held the lock for too long.
+    /// A lock on the runtime's state of the container. Two `delete` commands may find the same
+    /// container: its own, and the one for the pod's first container. `None` if the runtime has no
+    /// state of the container, or if the other command has held the lock for too long.
     _lock: Option<Flock<File>>,
 }
 
-/// What to do about a container that another `delete` command is deleting.
+/// The treatment of a container that another `delete` command is deleting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenLocked {
     /// Wait for the other command: the answer of this one says that the container is gone.

@@ -722,7 +722,8 @@ fn caps_shorten_the_worst_case() {
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
     let parallel = format!("{all}, usher/sidecar-stop-order: Parallel");
     assert_eq!(of(&parallel), [5.0, 14.0, 17.0]);
-    // A preStop handler runs before the signal is sent, so the app's cap does not limit the step.
+    // The app's own grace period counts from its stop signal. A preStop handler runs before, so the
+    // app's grace period does not limit the step.
     let handler = FIVE.replace(
         "{name: app}",
         "{name: app, lifecycle: {preStop: {sleep: {seconds: 9}}}}",

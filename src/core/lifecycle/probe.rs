@@ -1,4 +1,4 @@
-//! Probes of running containers: when a sidecar is started, and if it still works.
+//! Probes of running containers. They tell if a sidecar is started, and if it still works.
 //!
 //! KEP-753, "Started condition": the process runs, and its startup probe and postStart handler
 //! (`exec.rs`) have succeeded. The core counts and schedules the attempts; the driver only makes

@@ -94,7 +94,8 @@ pub enum Report {
     },
     /// A defer container is not run.
     DeferSkipped { name: String },
-    /// The running defer container may go on until the time `by` after the end of the grace period.
+    /// The running defer container may go on for the duration `by` after the end of the grace
+    /// period.
     Extended { name: String, by: Duration },
     /// The grace period is over, and containers are still alive.
     GraceOver { alive: Vec<String> },

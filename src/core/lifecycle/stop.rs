@@ -94,8 +94,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The meaning of a signal of the caller. Refuses a signal that is meant for the program, and
-    /// not to stop it, while the program is not executed yet.
+    /// Returns what the caller wants with a signal. While the program is not executed yet, refuses
+    /// every signal that does not stop the container.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let state = &container.state;
         let grace = self.real_grace(container, kill.call_timeout);

@@ -197,7 +197,7 @@ impl Plan {
         &self.assignment.order.init
     }
 
-    /// The native init containers, which kubelet orders, as listed.
+    /// The native init containers, in the order of their list. kubelet itself starts them in order.
     pub fn native_init(&self) -> &[String] {
         &self.assignment.native_init
     }

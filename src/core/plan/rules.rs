@@ -86,7 +86,7 @@ pub struct Minimums {
 enum LimitCheck {
     Time(Duration, Option<Duration>),
     Count(u32, Option<u32>),
-    /// A requested value, and a minimum instead of an upper limit.
+    /// A requested value, and the smallest value that is allowed.
     Least(Duration, Option<Duration>),
 }
 

@@ -138,9 +138,15 @@ pub struct SandboxState {
 /// The processes of a task.
 #[derive(Debug)]
 pub enum Members {
-    /// The cgroup with the processes, and the process ids and names of the execs. The process id
-    /// is zero for an exec that is not started.
-    Of(Arc<dyn Cgroup>, Vec<(i32, String)>),
+    /// The cgroup with the processes.
+    Of {
+        cgroup: Arc<dyn Cgroup>,
+        /// The process ids and names of the execs. The process id is zero for an exec that is not
+        /// started.
+        execs: Vec<(i32, String)>,
+        /// The process id of the init process, for an empty cgroup: init has just exited.
+        init: Option<i32>,
+    },
     /// No init process runs: the task is being restarted in place, or its exit is not published
     /// yet. The value is the process id that the caller knows, if any. The shim lists this id,
     /// because a restarted containerd (1.7 and later) would delete a task that lists no process.

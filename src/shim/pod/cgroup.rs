@@ -61,11 +61,10 @@ impl Actor {
         let answer = self.task(id).and_then(|task| {
             let key = ContainerId::from(id);
             self.core.allows(&key, Call::Pids)?;
-            if self.core.is_exit_pending(&key) {
-                return Ok(Members::Ended(Some(task.init.pid).filter(|pid| *pid > 0)));
-            }
-            if self.core.is_between_processes(&key) {
-                return Ok(Members::Ended(task.carryover.first_pid()));
+            let is_between = self.core.is_between_processes(&key);
+            if is_between || self.core.is_exit_pending(&key) {
+                let first = task.carryover.first_pid().filter(|_| is_between);
+                return Ok(Members::Ended(first.or(task.init.known_pid())));
             }
             task.members(id)
         });

@@ -38,9 +38,9 @@ impl Actor {
         }
     }
 
-    /// Answers when a sandbox that the caller has killed is deleted; at once if there is no such
-    /// task. Deletes a sandbox that has exited, or whose Create is unanswered, unless a deletion is
-    /// under way.
+    /// Answers when the sandbox, which the caller has killed, is deleted; at once if there is no task
+    /// with this id. Deletes the sandbox if it has exited or if its Create is unanswered, unless a
+    /// deletion is under way.
     pub fn await_sandbox_deletion(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {

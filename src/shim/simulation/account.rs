@@ -107,8 +107,8 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Excuses for containers whose engine call has failed. An excuse lasts until the call is over.
-    /// After a failed creation or release, it lasts until the container runs.
+    /// Excuses for containers whose engine call fails. An excuse begins with the call and lasts until
+    /// the call has returned its error or, for a creation or release, until the container runs.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
         let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {

@@ -77,6 +77,7 @@ pub const INVARIANTS: &[(&str, Invariant)] = &[
         "no other call waits than the documented ones",
         only_named_calls_wait,
     ),
+    ("Pids lists a process", pids_are_listed),
     ("releases come before cleanups", releases_come_first),
     (
         "a Delete that joins another one gets its answer",
@@ -636,6 +637,18 @@ fn oom_events_are_true(account: &Account<'_>) -> Verdict {
         let may_be_missed = account.story.iter().any(|(_, it)| is_hidden(it));
         broken(happened == told || happened && may_be_missed, || {
             format!("{id}: out of memory {happened}, told {told}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Checks that each answer to Pids has a process. When containerd 1.7 or later restarts, it deletes
+/// a task that lists none.
+fn pids_are_listed(account: &Account<'_>) -> Verdict {
+    for called in &account.called {
+        let is_empty = called.call == "Pids" && matches!(called.outcome, Ok(0));
+        broken(!is_empty || called.is_cut, || {
+            format!("Pids of {} at {:?} has no process", called.id, called.at)
         })?;
     }
     Ok(())

@@ -689,7 +689,17 @@ async fn ask(
     }
     let answer = match what {
         0..30 => containerd.state(id).await.map(|_| 0),
-        30..40 => ask!("Pids", pids, PidsRequest {}),
+        30..40 => {
+            let request = PidsRequest {
+                id: id.to_owned(),
+                ..PidsRequest::new()
+            };
+            let count = |service: Arc<Service>, context| async move {
+                let answer = service.pids(&context, request).await?;
+                Ok(answer.processes.len() as u32)
+            };
+            containerd.call("Pids", (id, ""), Some(USUAL), count).await
+        }
         40..50 => ask!("Stats", stats, StatsRequest {}),
         50..55 => ask!("Connect", connect, ConnectRequest {}),
         55..58 => {

@@ -16,8 +16,8 @@ use setting::{Outcome, Setting};
 
 pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
 
-/// Memory that the limit allows for each held container's parked process of the OCI runtime, in
-/// bytes; 2 MiB were measured.
+/// Bytes that the memory limit contains for each held container, in which a process of the OCI
+/// runtime is parked. 2 MiB were measured for such a process.
 const HELD_BYTES: u64 = 4 << 20;
 
 /// The work that is left before a wanted size is in force.

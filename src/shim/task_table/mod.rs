@@ -132,7 +132,11 @@ impl Task {
         })?;
         let execs = self.execs.iter();
         let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-        Ok(Members::Of(cgroup, execs.collect()))
+        Ok(Members::Of {
+            cgroup,
+            execs: execs.collect(),
+            init: self.init.known_pid(),
+        })
     }
 
     /// Answers all open Wait and Delete calls for the task and its execs with the error `why`.

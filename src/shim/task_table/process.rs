@@ -125,6 +125,11 @@ impl Process {
         }
     }
 
+    /// The process id, also after the exit of the process. `None` before the process exists.
+    pub fn known_pid(&self) -> Option<i32> {
+        Some(self.pid).filter(|pid| *pid > 0)
+    }
+
     /// The published exit of the process. `None` before, and if the process will never run.
     pub fn exit(&self) -> Option<Exit> {
         self.answer.as_ref()?.as_ref().ok().copied()

@@ -148,7 +148,8 @@ fn probe_of_shim(probe: &Probe) -> (&str, Duration, Duration, Duration, u64) {
     )
 }
 
-/// Asserts that roles and order agree, for exactly the pod's containers.
+/// Asserts that `explained` and `plan` have the same roles and the same order, and that `explained`
+/// has no other containers than the pod.
 fn assert_same_order(explained: &Value, plan: &Plan, pod: &Pod) {
     let entries = explained["start"].as_array().expect("a start plan");
     assert_eq!(entries.len(), pod.all().count(), "{explained:#}");

@@ -193,8 +193,8 @@ fn named_list(count: usize) -> String {
         + "c999"
 }
 
-/// A list of optional names in reverse order: kubelet creates each container after the containers
-/// that wait for it.
+/// A list of names that end in `?`, as an annotation has them for containers that the pod may lack.
+/// The order is reversed, so that each container is created after the containers that wait for it.
 fn optional_list(count: usize) -> String {
     let name = |index: usize| format!("c{}?", 900 - index);
     (0..count).map(name).collect::<Vec<_>>().join(",")

@@ -62,7 +62,8 @@ fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let mut world = running(world, &["drain", "web", "flush"]);
     world.call(Call::Crash("web", 1));
     world.run_for(secs(10));
-    // The image of drain is changed while the app is in back-off, so kubelet stops drain.
+    // While the app is in back-off, the image of the container `drain` is changed. So kubelet stops
+    // this container.
     world.call(Call::Kill("drain", TERM, None));
     world.run_for(secs(2));
     assert!(world.executed("flush").is_some(), "{:#?}", world.seen);

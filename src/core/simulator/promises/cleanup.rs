@@ -109,8 +109,8 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
-    // A defer container also ends without having run if its caller kills it before the announced
-    // grace period is over, and nothing else shows a termination.
+    // There is another case in which a defer container ends without having run: its caller kills it
+    // before the announced grace period is over, while there is no other sign of a termination.
     let is_cut = own.any(|ask| {
         let until = run.kept_until(ask, defer);
         let mut kills = run.log.kills.iter();

@@ -112,8 +112,9 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the shim may believe that kubelet restarts the whole pod: a container was stopped after
-/// a preStop handler that the shim cannot see, and 2 s were left to it.
+/// True if the shim may wrongly infer that kubelet restarts the whole pod. It does so if a container
+/// is stopped with a grace period of 2 s, because a preStop handler that the shim cannot see has used
+/// up the rest.
 fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let has_handler = |id: &str| run.case.member(name_of(id)).pre_stop.is_some();
     let mut asks = run.log.asks.iter();
@@ -348,8 +349,9 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart handler of a sidecar runs. This
-/// happens after the caller was away. It proves to the shim that the Exec was no postStart handler.
+/// True if the caller creates another container while the postStart handler of a sidecar runs, as it
+/// can do after it was away. The shim then wrongly concludes that the handler's Exec was no postStart
+/// handler.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
