@@ -31,9 +31,9 @@ enum Work {
     End,
 }
 
-/// A part of a client's run time. `is_at_work` is true for the time in which a program of this kind
-/// works. It is false for the time before, in which the client, containerd and the serving shim
-/// work. Values are ordered as they occur.
+/// A part of a client's run time. `is_at_work` is true while a program runs that does `work`. It is
+/// false for the time before, in which the client, containerd and the serving shim prepare `work`.
+/// Values are ordered as they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,

@@ -152,7 +152,8 @@ impl Cluster {
 
     // --- methods for the machine ---
 
-    /// Starts an empty machine, and the virtual machine if there is one.
+    /// Starts a machine on which nothing runs yet. If the cluster runs in a guest, also starts the
+    /// guest.
     pub fn switch_on(&self) {
         let cable = self.guest.as_ref().map(|_| CABLE);
         let machine = Machine::switch_on(self.dir.path(), cable, || self.log("machine"));

@@ -40,7 +40,7 @@ fn await_more(host: &Containerd, than: u64) -> u64 {
     count(host)
 }
 
-/// A shim with a container that counts. The container uses the host's network namespace, because
+/// A shim with a container whose program counts up. The container uses the host's network namespace, because
 /// criu would need iptables for another network namespace.
 fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];

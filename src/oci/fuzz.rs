@@ -22,8 +22,8 @@ const EACH: usize = 96;
 /// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024;
 
-/// The same for the JSON of a process. In a list, the JSON value `0,` becomes 32 bytes, and the
-/// list's capacity exceeds its length.
+/// Bound like [`EACH`], for the JSON of a process. In a list, the two bytes `0,` of JSON take 32
+/// bytes of memory, and the list's capacity exceeds its length.
 const JSON_EACH: usize = 256;
 const JSON_ANYWAY: usize = 16 * 1024;
 

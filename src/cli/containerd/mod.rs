@@ -27,8 +27,8 @@ pub(super) const NAME: &str = "usher";
 pub(super) const PROGRAM: &str = "containerd-shim-usher-v2";
 /// The runtime's own type, from which containerd derives the shim's file name.
 pub(super) const TYPE: &str = "io.containerd.usher.v2";
-/// The type of runc's shim. containerd offers some features for this type alone. An entry with this
-/// type can run any program.
+/// The type of runc's shim. containerd offers some features for this type alone. A runtime
+/// of this type may name any program as its shim.
 pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// The key in a runtime's table that names the component which makes the sandboxes, and the key's
 /// value if that component is the shim.

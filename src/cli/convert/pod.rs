@@ -14,7 +14,8 @@ use super::cast::{
 use super::containers::{Rewrite, Started};
 use super::unknown;
 
-/// Lists of roles. A pod that has one is already written for usher.
+/// Annotations that list the containers of a role. A pod with any of them is already written for
+/// usher.
 const LISTS: [&str; 6] = [
     "usher/init",
     "usher/sidecars",

@@ -81,9 +81,9 @@ impl Pod {
         (self.now.max(end.known) < end.begins).then_some(end.known)
     }
 
-    /// The decided termination that follows from the exits so far. `None` if the exits do not end
-    /// the pod, or if no container that got its Start is alive. The failure of an essential
-    /// container ends the pod even then.
+    /// The termination that the shim decides because of the exits so far. `None` if these exits do
+    /// not end the pod. Also `None` if no container that got its Start is alive, unless an essential
+    /// container has failed.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));

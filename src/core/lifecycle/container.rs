@@ -58,7 +58,8 @@ pub(super) struct Container {
     /// True if the caller gave up on its Start while the program was being executed, or while the
     /// container was being ended. The caller will delete the container.
     pub is_given_up: bool,
-    /// The last stop request of the caller, if there is one. It may be closed or disproved.
+    /// The last stop request of the caller, if there is one. Its deadline may be past, and it may
+    /// belong to a disproved termination (`request.rs`).
     pub request: Option<StopRequest>,
     /// SIGKILLs of the caller that the rules have not handled yet.
     pub kills: Vec<(RequestId, Kill)>,

@@ -107,8 +107,8 @@ impl Subject<'_> {
         }
     }
 
-    /// True if the defer container still runs because an earlier termination was disproved,
-    /// although its step is now skipped or past, and it has got no stop signal.
+    /// True if the defer container was started in an earlier termination, which was disproved, and
+    /// still runs without a stop signal while its step is skipped or past.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.state.as_running();
         let is_undelivered = running.is_some_and(|running| running.stop == Stop::Undelivered);

@@ -154,10 +154,10 @@ impl Pod {
         })
     }
 
-    /// Describes the wait of a container, for the caller and logs: the `names` that it waits for,
-    /// with their roles and states. If there are none, it waits for the end of the pod if the pod
-    /// terminates or is about to, and if it is a defer container. Otherwise it waits for its own
-    /// start. Returns an empty text for a pod without a plan.
+    /// Describes the wait of a container, for the caller and logs: the `names` that the container
+    /// waits for, with their roles and states. Without `names`, a defer container waits for the end
+    /// of the pod, and so does any container while the pod terminates or is about to. Every other
+    /// container waits for its own start. Returns an empty text for a pod without a plan.
     pub(super) fn describe(&self, container: &Container, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();

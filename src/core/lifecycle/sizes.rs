@@ -172,7 +172,7 @@ impl Pod {
 
     /// Returns the size of a container that is being created: requests from the annotations,
     /// because the OCI specification has shares only, and limits from the bundle. Remembers the
-    /// size for the name if usher orders the container.
+    /// size for the name if the container has a role in usher's order.
     pub(super) fn size_at_creation(&mut self, name: &str, role: Role, mut size: Size) -> Size {
         let plan = self.plan.as_ref();
         if let Some(resources) = plan.and_then(|plan| plan.container(name).resources.as_ref()) {

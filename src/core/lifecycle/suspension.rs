@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// Number of effects at one moment from which on the shim counts the effects of each rule. Even a
-/// large pod has fewer.
+/// When the rules have more effects than this at one moment, the shim begins to count the effects of
+/// each rule. Even a large pod has fewer.
 const UNCOUNTED: usize = 1_000;
 
 /// Number of counted effects of one rule, for one container and at one moment, after which the rule

@@ -295,9 +295,9 @@ impl Streams {
         }
     }
 
-    /// Starts to pass on output, including output that was kept back. Before, the OCI runtime uses
-    /// the pipes. It writes its errors to the pipes and to its log, and the caller should get each
-    /// error only once.
+    /// Starts to pass on output, including the output that was kept back. Output is kept back while
+    /// the OCI runtime uses the pipes: the runtime writes its errors both to the pipes and to its
+    /// log, and the caller gets them from the log.
     pub fn pass_on(&mut self) {
         for begin in mem::take(&mut self.silent) {
             // This fails if the pump has panicked.

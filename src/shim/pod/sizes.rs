@@ -97,8 +97,8 @@ impl Actor {
         }
     }
 
-    /// Passes the end of a part of the size work to `note`. The wanted size may have changed
-    /// meanwhile, so settles the size again.
+    /// Lets `note` record that one step of a resize has ended. Then settles the size again, because
+    /// the wanted size may have changed meanwhile.
     fn note_size_work(&mut self, note: impl FnOnce(&mut OwnCgroup)) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             note(cgroup);

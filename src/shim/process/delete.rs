@@ -23,6 +23,8 @@ const KILLED: u32 = 137;
 /// # Errors
 ///
 /// If the container cannot be deleted; everything else is removed all the same.
+// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+#[inline(never)]
 pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);

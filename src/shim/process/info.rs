@@ -25,6 +25,8 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 /// # Errors
 ///
 /// If the options cannot be read, or there is no such OCI runtime.
+// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+#[inline(never)]
 pub(super) fn info(
     program: &str,
     kind: &dyn EngineKind,

@@ -28,6 +28,8 @@ const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 /// # Errors
 ///
 /// If the input is invalid, or no shim can be started.
+// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+#[inline(never)]
 pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);

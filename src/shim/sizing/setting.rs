@@ -20,8 +20,8 @@ pub(super) struct Setting {
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
     pub overhead: u64,
-    /// The value that the shim wrote last; the ceiling if the shim has not written since another
-    /// program did. `written` is this value after the kernel has rounded it.
+    /// The value that the shim wrote last. If another program has written a value since, equals
+    /// `ceiling`. `written` is this value after the kernel has rounded it.
     wanted: u64,
     pub written: u64,
     /// The value that systemd was last told.

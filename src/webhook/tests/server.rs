@@ -46,8 +46,8 @@ pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Runni
     start_for(served, drain, None).await
 }
 
-/// As [`start`]. With `clients`, each client needs a certificate that one of those authorities has
-/// signed.
+/// As [`start`]. If `clients` names authorities, each client needs a certificate that one of these
+/// authorities has signed.
 pub(super) async fn start_for(
     served: &CurrentCertificate,
     drain: Duration,

@@ -17,7 +17,7 @@ pub(in crate::lifecycle) struct Blocked {
     pub since: Time,
     /// The time when the caller gives up; `None` if the caller set no timeout.
     pub deadline: Option<Time>,
-    /// The wait was written to the container's stderr.
+    /// A line that says what the container waits for was written to its stderr.
     pub is_wait_noted: bool,
 }
 
@@ -26,7 +26,7 @@ pub(in crate::lifecycle) struct Blocked {
 pub(in crate::lifecycle) struct Held {
     /// Time of the answer to the container's Start, or of a failed release after that.
     pub since: Time,
-    /// The wait was written to the container's stderr.
+    /// A line that says what the container waits for was written to its stderr.
     pub is_wait_noted: bool,
     pub(super) post_start: PostStart,
 }

@@ -407,7 +407,7 @@ impl Fork {
                 };
                 self.pod.handle_cleaned_up(now, &id, outcome);
             }
-            // A creation that cannot be undone is given up.
+            // If a creation cannot be undone, the shim forgets the container.
             Effect::Delete if is_well || !self.pod.is_known(&id) => self.removed(),
             Effect::Delete => self.pod.handle_not_deleted(now, &id),
             Effect::ReadOutput => self.pod.handle_output_read(now, &id),

@@ -241,7 +241,8 @@ impl<'a, 'r> Begun<'a, 'r> {
 }
 
 impl<'a> Run<'a> {
-    /// The last termination of a sandbox that was not followed by a new run.
+    /// The last termination of a sandbox. `None` if there was none, or if the containers began a new
+    /// run in the sandbox after it.
     pub fn ending(&self, sandbox: usize) -> Option<Ending> {
         Some(Begun::of(self, sandbox)?.ending())
     }

@@ -202,9 +202,9 @@ impl<'a> Run<'a> {
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// The time until which a single request may be delayed, because a second request may come. The
-    /// delay ends at the time when another container would have got a request in a termination, but
-    /// has got none.
+    /// The time until which the shim may delay a single request, because a second request may come.
+    /// In a termination, another container gets its request by this time. If none has come, only
+    /// the one container is being stopped.
     pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if trace.part() == Part::App {
