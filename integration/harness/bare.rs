@@ -1,5 +1,5 @@
 //! A shim that a test calls directly, without containerd. A test can then do what `ctr` cannot do:
-//! create a task without starting it, get the code of an error, vanish during a call.
+//! create a task without starting it, get the code of an error, close the connection during a call.
 
 use std::fs::{self, File};
 use std::io;
@@ -95,8 +95,8 @@ impl<'host> BareShim<'host> {
         }
     }
 
-    /// Writes the bundle, but starts no shim. A test that then starts the shim has to set
-    /// `address`.
+    /// Writes the bundle, but starts no shim. A test that then starts the shim without `try_start`
+    /// has to set `address`.
     #[track_caller]
     pub fn prepare(
         host: &'host Containerd,
@@ -232,14 +232,14 @@ impl Drop for BareShim<'_> {
             let _ = api.delete(&self.id, "");
             let _ = api.shutdown(&self.id);
         };
-        // If the shim has exited already, the test cannot connect to it.
+        // `BareShim::api` panics if the shim has already exited.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(end));
-        // containerd runs `delete` after every exit of a shim.
+        // Like containerd, run `delete` after the shim's exit.
         let _ = std::panic::catch_unwind(|| run(self.command("delete"), PATIENCE));
     }
 }
 
-/// The default configuration of `ctr`, for the test's root file system.
+/// The default container configuration of `ctr`, with the test's root file system.
 #[track_caller]
 pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     let text = host.must(&["oci", "spec"]);
@@ -259,8 +259,8 @@ pub fn default_config(host: &Containerd, id: &str, args: &[&str]) -> Value {
     config
 }
 
-/// Removes the PID namespace from the container's configuration: the container's processes outlive
-/// its first process, and its orphans become children of the shim.
+/// Removes the PID namespace from a container's configuration. Then the container's other processes
+/// outlive its first process, and its orphans become children of the shim.
 pub fn host_pids(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");

@@ -101,7 +101,8 @@ impl Background {
         self.try_wait().is_none()
     }
 
-    /// Waits for the exit. After the deadline it kills the process and fails the test.
+    /// Closes standard input, and waits for the exit. Fails the test if the process still runs
+    /// after `deadline`.
     #[track_caller]
     pub fn finish(mut self, deadline: Duration) -> Finished {
         self.stdin = None;

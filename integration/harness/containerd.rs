@@ -17,8 +17,8 @@ use super::leaks::{self, Leftovers};
 use super::mount_ns::{Isolation, MountNs, SHARED_STATE};
 use super::{PATIENCE, poll, rootfs};
 
-/// A running containerd with its directory, processes and containers. The documentation of
-/// `harness` explains it.
+/// A running containerd with its directory, processes and containers. The comment at the top of
+/// `harness/mod.rs` has an example.
 pub struct Containerd {
     /// The name of the directory and cgroups of this containerd.
     pub name: String,
@@ -34,7 +34,6 @@ pub struct Containerd {
     daemon: Mutex<Option<Child>>,
 }
 
-/// Settings of a test's containerd.
 pub struct Settings {
     /// containerd's log level. With `debug`, containerd passes `-debug` to shims, so that they log
     /// too.
@@ -172,13 +171,13 @@ impl Containerd {
         self.shims == Shims::Reference
     }
 
-    /// Lets a command run in the mount namespace of this containerd and its shims.
+    /// Makes `command` run in the mount namespace of this containerd and its shims.
     pub fn enter(&self, command: &mut Command) {
         self.mount_ns.enter(command);
     }
 
-    /// A command with root's user id and another group, but without capabilities. The container
-    /// with which `kubectl usher` queries a node runs like this.
+    /// A command that runs as root, but with another group and without capabilities, like the
+    /// container through which `kubectl usher` queries a node.
     pub fn without_rights(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--regid", "65534", "--clear-groups"]);
@@ -245,14 +244,14 @@ impl Containerd {
     pub fn log_tail(&self, lines: usize) -> String {
         let log = fs::read(self.dir().join("containerd.log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log).into_owned();
-        // Every start of containerd logs these lines.
+        // Leave out the lines that every start of containerd logs.
         let noise = |line: &&str| !line.contains("loading plugin");
         let all: Vec<&str> = log.lines().filter(noise).collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// The record, the events, the remaining traces and the end of the log, for the message of a
-    /// failed test.
+    /// A description for the message of a failed test: the containers' record, containerd's events,
+    /// the traces that remain, and the end of the log.
     pub fn diagnosis(&self) -> String {
         let record = fs::read_to_string(self.shared_dir().join("record")).unwrap_or_default();
         let events: String = self.events().iter().map(|e| format!("{e}\n")).collect();

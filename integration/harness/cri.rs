@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The node has a network of its own, in which Debian's network plugins, if installed, set up pods.
-//! Dropping the node removes all pods; nothing may be left then.
+//! Dropping the node removes all pods. The test fails if traces of them remain.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -35,7 +35,7 @@ pub use pod::{Container, Pod, PodSpec};
 
 /// The containerd namespace of kubelet's pods.
 pub const NAMESPACE: &str = "k8s.io";
-/// The directory name of the CRI plugin's files.
+/// The name of the directory with the CRI plugin's files.
 pub const PLUGIN: &str = "io.containerd.grpc.v1.cri";
 
 /// The image of the pause container. A pause container holds a pod's namespaces, if the shim does
@@ -73,10 +73,9 @@ pub enum Handler {
 /// Settings of the CRI plugin.
 #[derive(Clone, Debug)]
 pub struct CriSettings {
-    /// containerd's log level.
     pub log_level: &'static str,
-    /// True if containerd passes the annotations of pods to the shim. `usher install` configures
-    /// this.
+    /// True if containerd passes the annotations of pods to the shim. On a node, `usher install`
+    /// configures this.
     pub passes_annotations: bool,
     /// True if there is a pause image.
     pub has_pause: bool,
@@ -110,7 +109,6 @@ impl Deref for Cri {
     }
 }
 
-/// The uid of the pod with this name.
 fn uid_of(pod: &str) -> String {
     format!("uid-of-{pod}")
 }
@@ -152,8 +150,8 @@ impl CriSettings {
             let cri = "plugins.\"io.containerd.cri.v1.runtime\"";
             let table = format!("{cri}.containerd.runtimes.{}", handler.name());
             let kind = match handler {
-                // The shim's path cannot be configured here: if the shim makes the sandbox,
-                // containerd ignores the path.
+                // The shim's path cannot be configured here, because containerd ignores it if the
+                // shim makes the sandbox.
                 Handler::Pauseless => OURS,
                 Handler::Usher | Handler::Runc => REFERENCE,
             };
@@ -194,7 +192,8 @@ pub(super) fn pause_program() -> PathBuf {
     build("pause", PAUSE_SOURCE)
 }
 
-/// Writes the pods' network: a bridge in containerd's network namespace.
+/// Writes the configuration of the pods' network, which is a bridge in containerd's network
+/// namespace.
 pub(super) fn write_network(dir: &Path) {
     let network = json!({
         "cniVersion": "0.4.0",
@@ -372,9 +371,8 @@ impl Cri {
         format!("/{}/pod{}", self.name, uid_of(pod))
     }
 
-    /// Removes all pods as kubelet removes pods that it does not know, and returns the problems.
-    /// Repeats failed removals as kubelet does: containerd refuses a removal while it cleans up
-    /// after a dead shim.
+    /// Stops and removes all pods, and returns the problems. Repeats failed removals as kubelet
+    /// does, because containerd refuses a removal while it cleans up after a dead shim.
     pub fn remove_pods(&self) -> Vec<String> {
         let mut problems = Vec::new();
         poll(PATIENCE, || {
@@ -406,7 +404,7 @@ impl Cri {
         problems
     }
 
-    /// Removes all pods, and waits until no trace of them is left.
+    /// Removes all pods and the containers' record, and checks that no trace of the pods is left.
     #[track_caller]
     pub fn clear(&self) {
         let problems = self.remove_pods();
@@ -419,7 +417,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Removes the pods before `Containerd` is dropped and looks for leaks.
+    /// Removes the pods before `Containerd` is dropped, which looks for leaks.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();

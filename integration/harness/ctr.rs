@@ -15,7 +15,7 @@ pub struct Task {
     pub status: Status,
 }
 
-/// The states that containerd reports.
+/// The state of a task, as containerd reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
     Created,
@@ -31,7 +31,7 @@ impl Containerd {
         let mut command = Command::new("ctr");
         command
             .env("PATH", &self.path)
-            // Warnings about the machine would mix with the output of containers.
+            // Otherwise, `ctr`'s warnings would mix with the output of containers.
             .env("CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS", "1")
             .arg("--address")
             .arg(self.socket())
@@ -148,7 +148,7 @@ impl Containerd {
         }
     }
 
-    /// Deletes a stopped task and its container.
+    /// Waits until the container's task is stopped, and deletes both.
     #[track_caller]
     pub fn delete(&self, id: &str) {
         eventually(&format!("{id} is stopped"), PATIENCE, || {
@@ -156,7 +156,8 @@ impl Containerd {
                 .is_none_or(|status| status == Status::Stopped)
         });
         if self.status(id).is_some() {
-            // `ctr` exits with the task's exit code.
+            // `ctr` exits with the task's exit code, so only its log shows whether the command
+            // failed.
             let finished = self.ctr(&["tasks", "delete", id]);
             let refused = finished.err().contains("level=error");
             assert!(!refused, "delete {id}: {}", finished.err());
@@ -210,7 +211,7 @@ impl Containerd {
         Background::spawn(self.ctr_command(&[&line, args].concat()))
     }
 
-    /// The processes of a task: for each its process id, and its exec id if it belongs to an exec.
+    /// The process ids of a task's processes. A process of an exec also has an exec id.
     #[track_caller]
     pub fn pids(&self, id: &str) -> Vec<(u32, Option<String>)> {
         let table = self.must(&["tasks", "ps", id]);
@@ -233,8 +234,8 @@ impl Containerd {
         table.lines().skip(1).filter_map(parse).collect()
     }
 
-    /// Waits until the program of an exec runs. The process of the exec is in the container's
-    /// cgroup some time before.
+    /// Waits until the program of an exec runs. The exec's process is in the container's cgroup
+    /// earlier, but `ctr tasks ps` then lists it without the exec id.
     #[track_caller]
     pub fn await_exec(&self, id: &str, exec_id: &str) {
         let runs = |(_, exec): &(u32, Option<String>)| exec.as_deref() == Some(exec_id);
@@ -243,7 +244,6 @@ impl Containerd {
         });
     }
 
-    /// The metrics of a task as JSON.
     #[track_caller]
     pub fn metrics(&self, id: &str) -> Value {
         let text = self.must(&["tasks", "metrics", "--format", "json", id]);

@@ -17,17 +17,16 @@ pub struct Version(pub u32, pub u32);
 /// The shims that a containerd finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shims {
-    /// Our shim, under each name by which a test may call it. Its directory comes first in the
-    /// `PATH`.
+    /// Our shim, under its own name and the name of the runtime under test. The shim's directory
+    /// comes first in the `PATH`.
     Ours,
-    /// The same, but as if on a kernel that has no system call newer than Linux 5.0.
+    /// Our shim, without the system calls that are newer than Linux 5.0.
     OursOnOldKernel,
     /// Only containerd's own shims.
     Reference,
 }
 
 impl Version {
-    /// The version of the containerd that the tests run on.
     pub fn of_containerd() -> Version {
         static FOUND: OnceLock<Version> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -53,30 +52,29 @@ impl Version {
         self >= Version(2, 3)
     }
 
-    /// True if a restarted containerd deletes a shim's tasks when all of them ended while
-    /// containerd was down.
+    /// True if a restarted containerd deletes a shim's tasks that have all ended while containerd
+    /// was down.
     ///
-    /// containerd then takes the shim for leaked. From version 2.4 on, the answer of the shim
-    /// decides: containerd's own shim answers that there are no processes, our shim answers that
-    /// the task has ended.
+    /// containerd 1.7 and later takes such a shim for leaked. From version 2.4 on, the shim's
+    /// answer decides. containerd's own shim answers that there are no processes. Our shim answers
+    /// that the task has ended, so containerd keeps the task.
     pub fn deletes_what_has_ended(self, is_reference: bool) -> bool {
         self >= Version(1, 7) && (is_reference || self < Version(2, 4))
     }
 
-    /// True if containerd's own shim publishes the exit of a container that is deleted right after
-    /// its exit.
+    /// True if containerd's own shim publishes the exit of a container even if the container is
+    /// deleted immediately after its exit.
     pub fn tells_every_exit(self) -> bool {
         self < Version(2, 4)
     }
 
-    /// The value that containerd gives to the variable `MAX_SHIM_VERSION` of a shim. containerd 2.x
-    /// also sets 2, although it accepts version 3.
+    /// The environment variable `MAX_SHIM_VERSION` that containerd sets for a shim. containerd 2.x
+    /// sets 2, although it accepts version 3.
     pub fn max_shim_version(self) -> Option<&'static str> {
         (self >= Version(1, 7)).then_some("2")
     }
 }
 
-/// The OCI runtime that the shims use.
 pub fn oci_runtime() -> String {
     std::env::var("USHER_TEST_OCI_RUNTIME").unwrap_or_else(|_| "runc".to_owned())
 }
@@ -90,8 +88,8 @@ pub fn words_for_missing(program: &str) -> String {
     }
 }
 
-/// True if criu works with the running kernel. The test fails if `USHER_TEST_CRIU` names a criu
-/// that does not work. The criu on the `PATH` may fail.
+/// True if criu works with the running kernel. Fails the test if `USHER_TEST_CRIU` names a criu
+/// that does not work. Without this variable, the criu on the `PATH` is tried.
 pub fn criu_works() -> bool {
     let given = given_criu();
     let criu = given.clone().unwrap_or_else(|| PathBuf::from("criu"));
@@ -139,7 +137,7 @@ pub(super) fn search_path(test_dir: &Path, shims: Shims) -> String {
     format!("{}:{}", bin.display(), installed_path())
 }
 
-/// Installs a program in `directory` such that it runs as if on an old kernel. Returns its path.
+/// Installs a program in `directory` such that it runs as if on Linux 5.0. Returns the new path.
 pub fn on_old_kernel(program: &Path, directory: &Path) -> PathBuf {
     let name = program.file_name().expect("a name");
     let name = name.to_str().expect("plain text");
@@ -165,7 +163,8 @@ fn install(program: &Path, name: &Path) {
     }
 }
 
-/// The program of a runtime type: `io.containerd.usher.v2` is `containerd-shim-usher-v2`.
+/// The name of a runtime type's program, such as `containerd-shim-usher-v2` for
+/// `io.containerd.usher.v2`.
 pub fn shim_program(runtime: &str) -> String {
     let name = runtime.rsplitn(3, '.').take(2).collect::<Vec<_>>();
     format!("containerd-shim-{}-{}", name[1], name[0])
@@ -223,7 +222,6 @@ pub fn time_scale() -> u32 {
     })
 }
 
-/// A timeout, scaled for this machine.
 pub fn scaled(duration: Duration) -> Duration {
     duration * time_scale()
 }

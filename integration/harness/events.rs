@@ -87,8 +87,8 @@ fn unix_ns(date: &str, time: &str) -> Option<u64> {
 }
 
 impl Recorder {
-    /// Starts to collect events. Returns when the subscription is active. No event after this is
-    /// missed.
+    /// Starts to collect events. Returns when `ctr events` has subscribed, so that no later event
+    /// is missed.
     #[track_caller]
     pub fn follow(&self, host: &Containerd) {
         let mut child = host.ctr_command(&["events"]);
@@ -184,7 +184,7 @@ impl Containerd {
     /// the answer to the call. Without the wait, the test might take the events of an earlier task
     /// for those of this one.
     ///
-    /// Returns at once if `before` is 0: then there is no earlier task.
+    /// Returns at once if `before` is 0, because then there is no earlier task.
     #[track_caller]
     pub(super) fn await_creation(&self, id: &str, before: usize) {
         if before > 0 {
@@ -200,8 +200,8 @@ impl Containerd {
         self.wait_exit_event(id).exit_status()
     }
 
-    /// Waits for the exit event of a container's first process. Events before the latest create
-    /// event do not count.
+    /// Waits for the exit event of a container's first process. Ignores events before the latest
+    /// create event.
     #[track_caller]
     pub fn wait_exit_event(&self, id: &str) -> CtrEvent {
         let find = || {

@@ -1,4 +1,4 @@
-//! Readers of FIFOs, in the role of containerd's clients.
+//! Reads FIFOs with the output of containers, as a client of containerd does.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,13 +17,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts to read the FIFO in the background. Opening the FIFO waits until it has a writer.
+    /// Starts to read the FIFO in a thread. The thread first waits until the FIFO has a writer.
     pub fn of(path: &str) -> Self {
         Self::with(path, |_| ())
     }
 
-    /// Does the same as `of`, but calls `before` before each read. The argument is the number of
-    /// the piece to read.
+    /// Does the same as `of`, but calls `before` before each read. The argument counts the reads
+    /// from 0.
     pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());

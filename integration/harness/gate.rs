@@ -11,9 +11,9 @@ use containerd_shim_protos::shim::oci::Options;
 
 use super::{Containerd, PATIENCE, eventually, write_program};
 
-/// The script that stands in for runc. The verb of a command is its first argument that is the name
-/// of a runc command. The file of a closed gate contains a container's id. Only commands for this
-/// container wait at the gate.
+/// The script in place of runc. `verb` is the first argument that is the name of a runc command.
+/// The file of a closed gate contains a container's id. Only commands for this container wait at
+/// the gate.
 const SCRIPT: &str = r#"#!/bin/sh
 verb=none
 for word in "$@"; do
@@ -43,8 +43,8 @@ wait_at "after-$verb"
 exit $code
 "#;
 
-/// The gates of the OCI runtime: one before and one after each verb. All gates are open at first.
-/// Dropping the value opens all of them.
+/// The gates of the OCI runtime: one before and one after each of runc's commands. All gates are
+/// open at first. Dropping the value opens all of them.
 pub struct Gates {
     dir: PathBuf,
 }

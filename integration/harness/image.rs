@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Containerd, run};
 
-/// Timeout of an import, long enough for a large layer on a busy disk.
+/// Timeout of `tar` and `sha256sum`, long enough for a large layer on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An image in an archive: its reference, and its configuration in the format of the OCI image
@@ -35,7 +35,7 @@ impl Containerd {
 }
 
 /// Makes an archive of images that have the same root file system, in the new directory `dir`. The
-/// format is that of `docker save`, which needs only the digest of the layer.
+/// format is that of `docker save`, because it needs no digest except that of the layer.
 #[track_caller]
 pub fn make_archive(dir: &Path, rootfs: &Path, images: &[Image]) -> PathBuf {
     const LAYER: &str = "rootfs.tar";

@@ -72,8 +72,8 @@ impl Containerd {
             .push(part.to_owned());
     }
 
-    /// Deletes every task and container, and waits until no trace remains. Returns the remaining
-    /// traces.
+    /// Deletes every task and container. Waits up to `SETTLING` for their traces to disappear, and
+    /// returns the traces that remain.
     pub fn delete_all(&self) -> Vec<String> {
         let tasks = self.ctr(&["tasks", "list", "--quiet"]).out();
         // Kill all containers before waiting for the exit of any, as a caller that stops a pod
@@ -93,7 +93,8 @@ impl Containerd {
     }
 }
 
-/// Ends and deletes the test's containers as their user would. Returns the remaining traces.
+/// Deletes the test's containers through containerd. Starts containerd first if it is down. Returns
+/// the traces that remain.
 pub fn clean(host: &Containerd) -> Vec<String> {
     if host.pid().is_none() {
         let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.start_again()));
@@ -110,7 +111,7 @@ pub fn clean(host: &Containerd) -> Vec<String> {
     problems
 }
 
-/// Waits until there is no zombie. Returns the zombies that remain.
+/// Waits until the shims have collected their zombies. Returns the zombies that remain.
 fn await_no_zombies(host: &Containerd) -> Vec<String> {
     let zombies = || -> Vec<String> {
         let shims = host.shims().into_iter();
@@ -126,9 +127,9 @@ fn await_no_zombies(host: &Containerd) -> Vec<String> {
     }
 }
 
-/// Process ids that containerd got from Create, of containers that now have another process or wait
-/// for their restart in place. The shim keeps the zombies of these processes, so that the kernel
-/// does not use the ids again.
+/// Process ids that containerd got from Create, of containers whose first process has exited, but
+/// whose task continues because the shim restarts them in place. The shim keeps the zombies of
+/// these processes, so that the kernel does not use the ids again.
 fn reserved_pids(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();
@@ -173,8 +174,8 @@ pub fn raze(host: &Containerd) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Unmount the deepest mount first, in the test's mount namespace. A remaining process may keep
-    // this namespace alive.
+    // Unmount in the test's mount namespace, the deepest mount first, because a process that
+    // remains may keep this namespace and its mounts alive.
     let mounts = current_mounts(host);
     let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
     for mount in ours.into_iter().rev() {
@@ -195,8 +196,9 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Errno> {
     kill(Pid::from_raw(pid as i32), signal)
 }
 
-/// Processes of this containerd. Shims and runc are in the test's mount namespace. Processes of
-/// containers, and processes that hold a pod's namespaces, are in the test's cgroups.
+/// Processes of this containerd's shims and containers. Shims and runc are found by the test's
+/// mount namespace. Processes of containers, and processes that hold a pod's namespaces, are found
+/// by the test's cgroups.
 pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
     let mut found = Vec::new();
     let in_cgroup = format!("/{}/", host.name);
@@ -217,7 +219,7 @@ pub fn processes(host: &Containerd) -> Vec<(u32, String)> {
         let words = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
         let is_near = namespace.as_os_str() == host.mount_ns.link.as_str();
         if is_near || cgroup.contains(&in_cgroup) {
-            // A zombie does not count here: its parent has to collect it.
+            // A process without a command line is a zombie, which only its parent can remove.
             if !words.is_empty() {
                 found.push((pid, words.replace('\0', " ")));
             }
@@ -232,7 +234,8 @@ fn current_mounts(host: &Containerd) -> BTreeSet<String> {
     {
         return mount_points(&table);
     }
-    // containerd has exited, so a process of the test enters the mount namespace to read the table.
+    // containerd has exited, so a process of the test enters the mount namespace to read the mount
+    // table.
     let mut cat = Command::new("cat");
     cat.arg("/proc/self/mountinfo");
     host.enter(&mut cat);
@@ -247,8 +250,8 @@ fn mount_points(table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The directories below which cgroups are: `/sys/fs/cgroup` with cgroup v2, the directory of each
-/// controller with v1.
+/// Possible roots of cgroup hierarchies: `/sys/fs/cgroup` with cgroup v2, and its subdirectories
+/// with v1.
 fn cgroup_roots() -> Vec<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     let controllers = fs::read_dir(&root).into_iter().flatten().flatten();
@@ -260,8 +263,9 @@ fn cgroup_roots() -> Vec<PathBuf> {
     roots
 }
 
-/// Cgroups of the test that should not exist any more, parents first. They are below the test's own
-/// cgroup, which runc makes and does not remove, or have the test's name and belong to systemd.
+/// Cgroups that remain of the test, parents first: those below the test's own cgroup, and those of
+/// systemd with the test's name. The test's own cgroup is left out, because runc makes it and does
+/// not remove it.
 fn cgroups(namespace: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     if Path::new("/run/systemd/system").exists() {
@@ -284,24 +288,24 @@ fn cgroups(namespace: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Files that shims and runc make outside of containerd's own directories: sockets, states,
-/// bundles, working directories, temporary files.
+/// Files that remain of shims, runc and pods: sockets, states, bundles, working directories,
+/// temporary files.
 fn files(host: &Containerd) -> Vec<PathBuf> {
     let (dir, namespace) = (host.dir(), &host.namespace);
     let mut found = Vec::new();
     let runc = dir.join("run/runc");
     // History of pods that have ended, kept for an hour.
     let ended = dir.join("run/usher/ended");
-    // Directories that remain when they are empty. The first two also remain with containerd's own
-    // shim.
+    // These directories may remain if nothing else is in them. With containerd's own shim, the
+    // first two remain too.
     let usual = [
         dir.join("run/s"),
         dir.join("run/fifo"),
         dir.join("run/usher"),
         dir.join("run/usher/root"),
         ended.clone(),
-        // crun 1.28 makes this empty directory. It hides directories from a container by mounting
-        // the empty one over them.
+        // crun 1.28 makes this empty directory, and mounts it over directories to hide them from a
+        // container.
         runc.join(namespace).join(".empty-directory"),
         runc.join(namespace),
         runc,
@@ -317,8 +321,8 @@ fn files(host: &Containerd) -> Vec<PathBuf> {
         found.push(path.to_owned());
         false
     });
-    // Directories of bundles, of bundles for pods without a pause container, and of the CRI
-    // plugin's state for pods.
+    // containerd's directories for bundles, for bundles of pods without a pause container, and for
+    // the CRI plugin's state.
     let kept = [
         Path::new("io.containerd.runtime.v2.task").join(namespace),
         Path::new("io.containerd.sandbox.controller.v1.shim").join(namespace),

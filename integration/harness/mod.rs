@@ -9,9 +9,10 @@
 //! assert_eq!(host.wait_exit("proxy"), 0);
 //! ```
 //!
-//! Every wait is bounded, and its failure prints what was seen instead. Dropping a [`Containerd`]
-//! deletes what the test left running, then looks for leaks of the shim: processes, mounts,
-//! cgroups, sockets, state. Leaks fail the test. All of it is removed, even if the test panics.
+//! Every wait has a timeout. A failed test prints the containers' record, containerd's events and
+//! the end of its log. Dropping a [`Containerd`] deletes the test's containers, and then looks for
+//! leaks of the shim: processes, mounts, cgroups, sockets, state. Leaks fail the test, and are
+//! removed.
 //!
 //! These environment variables configure the tests:
 //!
@@ -77,14 +78,14 @@ pub use rootfs::{build, populate};
 pub use shim::{Answer, Endpoint, Service, Shim, TaskApi};
 pub use spec::ContainerSpec;
 
-/// Timeout for anything that finishes within a short time even on two busy cores. Like all timeouts
-/// it is scaled by [`time_scale`].
+/// Timeout of most waits, ample even on two busy cores. Like all timeouts, it is multiplied by
+/// [`time_scale`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The runtime type of containerd's own shim, with which tests compare our shim.
 pub const REFERENCE: &str = "io.containerd.runc.v2";
 
-/// A number of repetitions: `long` if `USHER_TEST_LONG` asks for the long run, else `short`.
+/// Returns `long` if `USHER_TEST_LONG` is `1`, else `short`.
 pub fn times(short: usize, long: usize) -> usize {
     match std::env::var_os("USHER_TEST_LONG").is_some_and(|value| value == "1") {
         true => long,
@@ -92,7 +93,6 @@ pub fn times(short: usize, long: usize) -> usize {
     }
 }
 
-/// The runtime under test.
 pub fn runtime_under_test() -> String {
     std::env::var("USHER_TEST_RUNTIME").unwrap_or_else(|_| "io.containerd.usher.v2".to_owned())
 }
@@ -119,8 +119,8 @@ pub fn eventually(what: &str, deadline: Duration, mut condition: impl FnMut() ->
     }
 }
 
-/// Moves a process to new cgroups below its cgroups, as an init system in a container does. Returns
-/// false if the move failed, for example because the process has exited.
+/// Moves a process into new child cgroups of its cgroups, as an init system in a container does.
+/// Returns false if the move failed, for example because the process has exited.
 pub fn move_below(pid: u32) -> bool {
     let paths = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let on_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

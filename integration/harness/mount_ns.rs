@@ -1,9 +1,10 @@
 //! A mount namespace for one containerd.
 //!
-//! Shims put their sockets, and runc its state, below `/run/containerd`, wherever containerd keeps
-//! its own files. In a namespace with a directory of the test mounted there, tests do not touch the
-//! machine or one another, and a shim's leaks are easy to find. A containerd that makes networks
-//! also gets a network namespace, with only a loopback interface of its own.
+//! Shims put their sockets below `/run/containerd`, and runc puts its state there, even if
+//! containerd keeps its own files elsewhere. In this namespace, a directory of the test is mounted
+//! on `/run/containerd`. So tests do not affect the machine or one another, and a shim's leaks are
+//! easy to find. A containerd that makes networks also gets a network namespace, with only a
+//! loopback interface of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,7 +29,6 @@ const UNIFIED: &str = "/sys/fs/cgroup/unified";
 /// uses the library.
 const NETWORKS: &str = "/var/lib/cni";
 
-/// Isolation of a containerd.
 pub struct Isolation {
     /// The directory that is mounted on [`SHARED_STATE`].
     pub state: PathBuf,
@@ -56,8 +56,6 @@ impl Isolation {
                 fs::create_dir_all(dir).expect("a directory");
             }
         }
-        // Between fork and exec, the closure only makes system calls. All memory that they use was
-        // filled before the fork.
         let enter = move || {
             reset_glibc_signals();
             unshare(CloneFlags::CLONE_NEWNS)?;

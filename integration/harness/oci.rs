@@ -74,7 +74,6 @@ impl<'host> OciRuntime<'host> {
             .unwrap_or_else(|said| panic!("{} {arguments:?}: {said}", self.program.display()))
     }
 
-    /// A command of the runtime.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).args(arguments);

@@ -1,5 +1,5 @@
-//! A pod's cgroup, which the test makes before the first container as kubelet does, and containers
-//! in it. Their configurations may be such that `ctr` has no options for them.
+//! A pod's cgroup, which the test makes before the first container, as kubelet does. The containers
+//! in this cgroup may have settings for which `ctr` has no options.
 
 use std::fs;
 use std::ops::Deref;
@@ -16,9 +16,9 @@ pub fn on_v2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
-/// True if containers can have limits. A machine with both cgroup versions uses v1 for the
-/// controllers of CPU and memory. In a mount namespace that shows only v2, there are no such
-/// controllers.
+/// True if containers can have CPU and memory limits. A machine with both cgroup versions uses v1
+/// for these controllers. So in a mount namespace that shows only v2, containers cannot have
+/// limits.
 pub fn has_controllers() -> bool {
     let list = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
     let has = |list: &str, name| list.split_whitespace().any(|word| word == name);
@@ -212,7 +212,6 @@ pub(super) fn remove(path: &str) {
     }
 }
 
-/// Adds annotations to a container.
 pub fn annotate(config: &mut Value, annotations: &[(&str, &str)]) {
     for (key, value) in annotations {
         config["annotations"][*key] = (*value).into();

@@ -9,7 +9,6 @@ use std::process::Command;
 
 use super::{Background, PATIENCE};
 
-/// Writes a script.
 #[track_caller]
 pub fn write_program(path: &Path, text: &str) {
     let shell = ["sh", "-c", r#"cat > "$0" && chmod 755 "$0""#];
@@ -31,7 +30,6 @@ fn run_busybox(words: &[&str], paths: &[&Path], input: &str) {
     assert!(finished.ok(), "{words:?} {paths:?}: {}", finished.err());
 }
 
-/// The static busybox.
 pub(super) fn busybox() -> PathBuf {
     let candidates = ["/bin/busybox", "/usr/bin/busybox"];
     let found = candidates

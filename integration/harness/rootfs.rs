@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use crate::harness::cri::pause_program;
 
-    /// Checks that the programs are static. The test compiles the programs. So running this test
-    /// alone prepares them for a machine without a compiler.
+    /// Checks that the programs are static. Also compiles them, so that a run of this test prepares
+    /// the other tests for a machine without a compiler.
     #[test]
     fn what_containers_execute_needs_no_libraries() {
         for path in [witness(), &pause_program()] {

@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub service: Service,
 }
 
-/// Names of a shim's services. A shim serves the same calls under several names.
+/// A service of a shim. The Task service has two names, with the same calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
     /// The name that containerd 1.6 and 1.7 use.
@@ -111,7 +111,7 @@ impl Containerd {
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
         // The socket's path exists only in the shims' mount namespace (see `mount_ns`). So the test
-        // connects in the directory that is mounted there.
+        // uses the directory that is mounted there.
         let outside = self.dir().join("run").display().to_string();
         let address = address.replacen(SHARED_STATE, &outside, 1);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -175,7 +175,7 @@ impl TaskApi {
         }
     }
 
-    /// Sends a call. After the time `after` closes the connection, without reading the answer.
+    /// Sends a call, and closes the connection after the time `after`, even if no answer has come.
     pub fn call_and_vanish(self, method: &str, request: &impl Message, after: Duration) {
         let request = self.request(method, request);
         let call = self.client.request(request);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{Containerd, has_controllers, runtime_under_test};
 
-/// A container. The methods change its arguments.
+/// A container to run. Each method returns the container with one more setting.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: String,
@@ -16,7 +16,8 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// A container of the runtime under test that runs a witness named like its id.
+    /// A container that runs a witness under the runtime under test. The witness has the
+    /// container's id as its name.
     pub fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -29,7 +30,7 @@ impl ContainerSpec {
         .witness(&[])
     }
 
-    /// A container of a pod that runs a witness. The id of the container is `POD-NAME`.
+    /// A container of a pod. The container runs a witness, and has the id `POD-NAME`.
     pub fn witness_of(
         pod: &str,
         name: &str,

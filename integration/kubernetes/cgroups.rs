@@ -34,8 +34,8 @@ fn read_file(case: &Case, file: &Path) -> String {
     finished.out().trim().to_owned()
 }
 
-/// The directory of a pod's cgroup. With cgroup v1, it is in the hierarchy of the controller that
-/// has the file `v1`.
+/// The directory of a pod's cgroup. With cgroup v1, the directory is in the hierarchy of the
+/// controller to which the file `v1` belongs.
 pub fn of_pod(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
     let class = pod["status"]["qosClass"].as_str().expect("a class");
@@ -79,7 +79,7 @@ pub fn properties(case: &Case, pod: &Value, wanted: &str) -> BTreeMap<String, St
         .collect()
 }
 
-/// Reloads systemd's configuration, which makes it apply its own values again.
+/// Reloads systemd's configuration, so that systemd writes its own values to cgroups again.
 #[track_caller]
 pub fn reload_systemd(case: &Case) {
     let finished = run(

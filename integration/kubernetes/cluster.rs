@@ -45,7 +45,7 @@ pub const NODE: &str = "node";
 /// The state of the node before it joins the cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// usher, by `usher install`, and its node label.
+    /// A node on which `usher install` has installed usher, with usher's node label.
     WithUsher,
     /// A node without usher. If the machine has no systemd, it has a replacement for `systemctl`
     /// that can restart containerd.
@@ -55,7 +55,7 @@ pub enum Node {
 /// A replacement of systemctl for machines without systemd. It knows only `restart containerd`.
 ///
 /// As with containerd's own unit, containers survive the restart, and the command returns when the
-/// new containerd is ready. The script makes a file to request the restart, because the caller of
+/// new containerd is ready. The script requests the restart through a FIFO, because the caller of
 /// the script may not see containerd's processes.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 if [ "$*" != "restart containerd" ]; then
@@ -130,7 +130,7 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// The cluster's directory, as an argument.
+    /// The path of the cluster's directory.
     pub fn directory(&self) -> &str {
         self.dir.path().to_str().expect("plain text")
     }
@@ -152,8 +152,8 @@ impl Cluster {
 
     // --- methods for the machine ---
 
-    /// Starts a machine on which nothing runs yet. If the cluster runs in a guest, also starts the
-    /// guest.
+    /// Starts the machine, without the cluster's programs. If the node is a virtual machine, also
+    /// starts the virtual machine.
     pub fn switch_on(&self) {
         let cable = self.guest.as_ref().map(|_| CABLE);
         let machine = Machine::switch_on(self.dir.path(), cable, || self.log("machine"));
@@ -242,12 +242,12 @@ impl Cluster {
 
     // --- methods for the cluster's programs ---
 
-    /// The virtual machine. `None` if the program of this name does not run in a virtual machine.
+    /// The virtual machine, if the program of this name runs in it.
     fn guest_of(&self, name: &str) -> Option<&Guest> {
         self.guest.as_ref().filter(|_| Guest::is_there(name))
     }
 
-    /// True if the node has cgroup v2 and systemd.
+    /// True if the node is a virtual machine, which has cgroup v2 and systemd.
     pub fn is_in_guest(&self) -> bool {
         self.guest.is_some()
     }
@@ -291,7 +291,8 @@ impl Cluster {
         assert!(ended.is_some(), "{name} does not end");
     }
 
-    /// Stops a program, as if it hung. Dropping the returned value lets the program continue.
+    /// Stops a program with SIGSTOP, as if it hung. Dropping the returned value lets the program
+    /// continue.
     pub fn pause_part(&self, name: &'static str) -> PausedPart<'_> {
         let paused = PausedPart {
             cluster: self,
@@ -313,7 +314,8 @@ impl Cluster {
         self.start_stopped_parts();
     }
 
-    /// Starts the machine and all programs that a failed case has stopped and not started again.
+    /// Repairs the cluster after a failed case. Starts the machine and the programs that the case
+    /// has stopped.
     pub fn mend(&self) {
         if held(&self.machine).is_none() {
             return self.boot();
@@ -457,13 +459,11 @@ impl Cluster {
         finished.out()
     }
 
-    /// An object, if it exists.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
         let finished = self.kubectl(&["get", kind, name, "--output", "json"]);
         serde_json::from_slice(&finished.stdout).ok()
     }
 
-    /// Creates or changes objects.
     #[track_caller]
     pub fn apply(&self, objects: &[Value]) {
         let finished = self.try_apply(objects);
@@ -484,7 +484,7 @@ impl Cluster {
     }
 }
 
-/// A stopped program. Continues on drop.
+/// A program that SIGSTOP has stopped. Dropping the value lets the program continue.
 pub struct PausedPart<'a> {
     cluster: &'a Cluster,
     name: &'static str,
@@ -517,7 +517,7 @@ impl Drop for PausedPart<'_> {
     }
 }
 
-/// A kubelet with changed settings. On drop it gets the original settings again.
+/// A kubelet with changed settings. Dropping the value restores the original settings.
 pub struct OtherKubelet<'a> {
     cluster: &'a Cluster,
     before: String,
@@ -556,8 +556,8 @@ impl Drop for Cluster {
     }
 }
 
-/// An option of `usher install` that configures pods without pause containers. `None` if the tests
-/// run for pods with pause containers.
+/// The option of `usher install` for pods without pause containers. `None` if the tests use pods
+/// with pause containers.
 pub fn pauseless() -> Option<&'static str> {
     std::env::var_os("USHER_TEST_PAUSELESS").map(|_| "--pauseless")
 }

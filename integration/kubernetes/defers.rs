@@ -1,4 +1,4 @@
-//! Defer containers in the use cases that their proposal names.
+//! Defer containers, which run when a pod terminates, in the use cases of their proposal.
 
 use std::time::Duration;
 
@@ -154,8 +154,8 @@ pub fn a_failed_defer_runs_again_if_it_has_to_succeed(case: &Case) {
     case.await_gone("pod");
 }
 
-/// The proposal says: "It will kill currently executing deferContainer and no further
-/// deferContainer will be executed".
+/// The proposal says about the end of the grace period: "It will kill currently executing
+/// deferContainer and no further deferContainer will be executed".
 pub fn a_defer_that_hangs_is_the_last(case: &Case) {
     let pod = with_containers(pod(), witness("flush", &["--ignore-term"]));
     run(case, &pod.spec("terminationGracePeriodSeconds", 8));
@@ -211,7 +211,7 @@ pub fn defers_do_not_wait_for_pre_stop_handlers(case: &Case) {
 /// A deletion without a grace period leaves no time for defers.
 ///
 /// The pod has the restart policy `Never`. Under another policy, kubelet 1.20 may restart some
-/// containers before it notices the deletion, and then end the pod in another way.
+/// containers before it notices the deletion.
 pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     let pod = with_containers(pod(), defer("flush"));
     let pod = pod.annotation("usher/restart-policy", "Never");
@@ -226,7 +226,7 @@ pub fn a_forced_deletion_runs_no_defer(case: &Case) {
     }
 }
 
-/// A restart of an app is not the pod's termination, so it runs no defer.
+/// No defer runs when kubelet restarts an app, because the pod does not terminate.
 pub fn a_restarted_app_runs_no_defer(case: &Case) {
     let command = json!(["test", "!", "-e", "/shared/sick"]);
     let probe = json!({ "exec": { "command": command }, "periodSeconds": 1, "failureThreshold": 1,
@@ -250,8 +250,8 @@ pub fn a_restarted_app_runs_no_defer(case: &Case) {
     case.await_gone("pod");
 }
 
-/// The use case "Short running Job / Pod" of the proposal: defers act as post-exit triggers. The
-/// Job completes nevertheless.
+/// The use case "Short running Job / Pod" of the proposal: a defer runs after the app has exited,
+/// and the Job completes.
 pub fn a_job_runs_its_defers_after_its_app(case: &Case) {
     let pod = Pod::new("job")
         .annotation("usher/apps", "app")

@@ -129,7 +129,6 @@ pub fn leader(case: &Case) {
         link.trim().to_owned()
     };
     let first = leader();
-    // Delete the leader, whichever pod that is.
     case.delete(&first, &[]);
     eventually("the lead is handed over", PATIENCE, || leader() != first);
     // The history is written a moment after the handover.

@@ -10,8 +10,8 @@ use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::run;
 use crate::pod::{Case, Pod, with, witness};
 
-/// Number of measurements of each way. The ways take turns, so that other load of the machine
-/// affects all of them.
+/// Number of measurements for each way to run the pod. The ways take turns, so that other load of
+/// the machine affects all of them.
 const ROUNDS: usize = 7;
 /// A pause of more than two sync periods of kubelet.
 const SETTLED: Duration = Duration::from_secs(4);
@@ -103,7 +103,8 @@ pub fn sandbox_created(case: &Case, pod: &str) -> u64 {
         .expect("nanoseconds")
 }
 
-/// Native sidecars: each starts after the previous one has started, and they end in reverse order.
+/// A pod with native sidecars. Each sidecar starts after the previous one has started. The sidecars
+/// end in reverse order.
 fn native(probed: bool) -> Pod {
     let mut pod = Pod::new("pod").spec("runtimeClassName", Value::Null);
     for name in SIDECARS {
@@ -138,7 +139,7 @@ fn sidecar(name: &str) -> Value {
     witness(name, &["--ready-after", "100ms"])
 }
 
-/// `0.33 s (0.24 … 0.46)`: median, shortest and longest.
+/// Formats times like `0.33 s (0.24 … 0.46)`: the median, the shortest and the longest.
 pub fn summary(mut times: Vec<Duration>) -> String {
     times.sort();
     let seconds = |n: usize| times.get(n).copied().unwrap_or_default().as_secs_f64();

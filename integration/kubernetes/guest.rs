@@ -1,6 +1,6 @@
 //! A node that is a virtual machine with a Debian kernel, cgroup v2 and systemd. kubelet and
 //! containerd are services of systemd. The processor is emulated, so everything on this node takes
-//! ten times as long. The rest of the cluster runs on the machine.
+//! ten times as long. The rest of the cluster runs on the [machine](super::machine).
 //!
 //! The virtual machine sees the cluster's directory at the same path, so that tests can read logs
 //! and the records of containers. Commands reach the virtual machine through a socket of systemd
@@ -124,9 +124,9 @@ impl Guest {
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
-    /// Boots the virtual machine. The machine must have been switched on just before. With this
-    /// QEMU, about one boot in ten hangs, or crashes the first programs of a current kernel. So a
-    /// failed boot is repeated.
+    /// Boots the virtual machine. The machine on which QEMU runs must have been switched on just
+    /// before. Repeats a failed boot, because with this QEMU about one boot in ten hangs, or
+    /// crashes the first programs of a current kernel.
     pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {
         let mut tries = 0..STARTS;
         while tries.next().is_some() {

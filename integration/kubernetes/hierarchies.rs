@@ -1,5 +1,5 @@
-//! The cgroups of a cluster. Each hierarchy of the machine has one cgroup, which has the cluster's
-//! name.
+//! The cgroups of a cluster: in each of the machine's cgroup hierarchies, a cgroup with the
+//! cluster's name.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ pub const PAUSE: &str = "localhost/usher-it/pause:1";
 pub const WITNESS: &str = "localhost/usher-it/witness:1";
 /// The same image as `WITNESS`, with USR1 as its stop signal.
 pub const STOPPED_BY_USR1: &str = "localhost/usher-it/witness-usr1:1";
-/// The image that the examples name.
+/// The image that the example manifests name.
 const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 
 const PAUSE_SOURCE: &str = r#"
@@ -57,7 +57,8 @@ pub fn import(cluster: &Cluster) {
     import_rootfs(cluster, "images", &rootfs, &images);
 }
 
-/// Imports images of a root file system. `name` is the name of a new directory for the archive.
+/// Imports images with the root file system `rootfs`. `name` is the name of a new directory for the
+/// archive.
 pub fn import_rootfs(cluster: &Cluster, name: &str, rootfs: &Path, images: &[Image]) {
     let archive = make_archive(&cluster.path("tmp").join(name), rootfs, images);
     let archive = archive.display().to_string();

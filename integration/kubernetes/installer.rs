@@ -269,7 +269,7 @@ fn apply(case: &Case, image: &str) {
     apply_with_image(case.cluster, DAEMON_SET, image);
 }
 
-/// Applies a manifest with its placeholder replaced by an image.
+/// Applies a manifest with `image` in place of its placeholder.
 pub fn apply_with_image(cluster: &Cluster, manifest: &str, image: &str) {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let lines = text.lines().map(|line| match line.split_once("image: ") {
@@ -292,7 +292,7 @@ fn uninstall(case: &Case) {
     remove_objects(case);
 }
 
-/// Uninstalls usher with the command at the head of the manifest.
+/// Starts the removal of usher with the command at the head of the manifest.
 fn ask_for_uninstall(case: &Case) {
     let text = daemon_set_file();
     let patch = text.split("--patch '").nth(1).expect("a patch");
@@ -440,7 +440,7 @@ fn files_of_node(cluster: &Cluster) -> BTreeSet<String> {
     finished.out().lines().map(str::to_owned).collect()
 }
 
-/// The installer's files left on the node.
+/// Files of the installer that are left in the node's `/run`.
 fn left_in_run(case: &Case) -> String {
     let words = ["find", "/run", "-maxdepth", "1", "-name", "usher*"];
     run(case.cluster.on_node(&words), PATIENCE).out()
@@ -452,7 +452,7 @@ fn label(cluster: &Cluster, node: &str) -> Option<String> {
     label.as_str().map(str::to_owned)
 }
 
-/// The pod, without the token of a service account. So kubelet need not wait for a token.
+/// Makes the pod run under containerd's own shim and without a token, for which kubelet would wait.
 fn unmanaged(pod: Pod) -> Pod {
     pod.spec("automountServiceAccountToken", false)
         .spec("runtimeClassName", Value::Null)

@@ -50,7 +50,7 @@ pub fn a_job_fails_when_its_app_does(case: &Case) {
     assert_eq!(exit_code(&pods[0], "proxy"), Some(0));
 }
 
-/// KEP-753: "Restartable init containers should restart always", even under restart policies by
+/// KEP-753: "Restartable init containers should restart always", even under restart policies under
 /// which kubelet restarts no container. The restart is visible only in the containers' records.
 pub fn a_sidecar_that_ends_is_restarted_in_place(case: &Case) {
     let app = "witness mark app start; until test -e /shared/may-end; do sleep 0.1; done

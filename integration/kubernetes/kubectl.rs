@@ -21,7 +21,7 @@ const MANIFEST: &str = concat!(
 const OTHER: &str = "other";
 
 /// The `kubectl usher` plugin, and the pods by which it queries nodes. Dropping the value removes
-/// them.
+/// the pods.
 struct View<'a> {
     cluster: &'a Cluster,
 }
@@ -64,7 +64,8 @@ impl<'a> View<'a> {
         pods.into_iter().find(is_there)
     }
 
-    /// Runs a script in the container in which users' commands run on a node.
+    /// Runs a script on the node, in the container in which `kubectl usher` executes users'
+    /// commands.
     fn script(&self, script: &str) -> Finished {
         let pod = self.pod(NODE).expect("the pod on the node");
         let name = pod["metadata"]["name"].as_str().expect("a name");
@@ -99,7 +100,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // The command must not report a node that did not answer.
+    // An error output would name a node that did not answer.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }
@@ -141,8 +142,7 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     start(&there, "bank");
     go_on(&there, "bank");
 
-    // If a container waits, the output says for what, and how a user can let the container
-    // continue.
+    // While the app waits, the output names the sidecar for which the app waits.
     let waits = poll(PATIENCE, || {
         let text = usher(cluster, &["inspect", "shop", "-n", here]).out();
         text.contains("waiting for sidecar proxy").then_some(text)
@@ -151,7 +151,8 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     assert!(waits.starts_with("shop waits: Sidecar:0/1 (app"), "{waits}");
     go_on(case, "shop");
 
-    // The API reports both pods as ready although their apps are held.
+    // The API may report a pod as ready while its app is held (its program does not run yet). So
+    // wait until both pods run.
     let pods = [(here, "shop"), (&*there.namespace, "bank")];
     let list = || says(cluster, &["ps", "-A"]);
     let all_run = |all: &String| {
@@ -254,7 +255,8 @@ pub fn pods_are_listed_on_all_nodes(case: &Case) {
     }
 }
 
-/// Checks that the app had exited when the proxy got its signal.
+/// Checks that the app's program started after the proxy was ready, and that the app exited before
+/// the proxy got its signal.
 fn assert_ended_in_order(pod: &Value) {
     let events = pod["events"].as_array().expect("events");
     let at = |name: &str, what: &str| {
@@ -395,7 +397,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     );
     cluster.must(&["delete", "node", OTHER]);
 
-    // The node's kubelet is stopped: it accepts the request and does not answer.
+    // The node's kubelet is stopped with SIGSTOP. Connections to it succeed, but no answer comes.
     let paused = cluster.pause_part("kubelet");
     let listed = ask_once(cluster, &["ps", "-A"]);
     drop(paused);
@@ -437,9 +439,9 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
     // history of ended pods. It can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
-    // The container can write two other things, which are its own. One is `/etc/hosts`, which a
-    // pod's containers may change. The other is the tmpfs in which cgroups are mounted, with cgroup
-    // v1 and runc 1.5 or later.
+    // The container can write to two paths that do not belong to the node. One is `/etc/hosts`,
+    // which a pod's containers may change. The other is the tmpfs on which cgroups are mounted,
+    // with cgroup v1 and runc 1.5 or later.
     let found = ok(&find("", writable));
     let elsewhere = found.lines().filter(|path| *path != "/sys/fs/cgroup");
     assert_eq!(elsewhere.collect::<Vec<_>>(), ["/etc/hosts"], "{found}");

@@ -4,9 +4,9 @@
 //! and `/usr/local` remain inside. The network namespace has a loopback interface and a bridge. So
 //! the computer is not changed, and any number of clusters can run side by side.
 //!
-//! The first process of the PID namespace stands for the machine: killing this process ends
-//! everything at once, as a power failure does. If a program on the machine enters the namespaces
-//! of process 1, it stays on the machine.
+//! Process 1 of the PID namespace stands for the machine. Killing this process ends everything at
+//! once, as a power failure does. A program that enters the namespaces of process 1, as usher's
+//! installer does, stays on the machine.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -72,8 +72,8 @@ while :; do sleep 3600 & wait; done
 pub struct Machine {
     /// `unshare`, a child of the test.
     outer: Child,
-    /// Process id of the child of `unshare`. On the machine this process has the id 1. This field
-    /// is its id outside of the machine.
+    /// Process id of the machine's first process, as seen from outside of the machine. On the
+    /// machine, this process has the id 1.
     init: u32,
 }
 

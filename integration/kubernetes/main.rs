@@ -1,8 +1,8 @@
 //! Tests on a real cluster of one node. `scripts/test-kubernetes` runs them.
 //!
-//! All cases use one cluster. Cases that only create pods run in parallel. After them, the other
-//! cases run one by one: they restart the cluster, fill its memory, or change it for all cases.
-//! Cases of the installer use another cluster, which has no usher.
+//! Cases that only create pods run in parallel, on one cluster. After them, other cases run one by
+//! one, because they restart parts of the cluster, fill its memory, or change its settings. Cases
+//! of the installer use another cluster, without usher.
 //!
 //! Each case has a separate namespace and directory. A case has the name of its function. Each
 //! argument selects the cases whose names contain it. `--test-threads N` limits the number of cases
@@ -49,7 +49,7 @@ use cluster::{Cluster, Node, held};
 use pod::Case;
 use settings::Programs;
 
-/// A case: its name and its function.
+/// A test case, with its name and requirements.
 struct Named {
     name: &'static str,
     run: fn(&Case),
@@ -83,11 +83,10 @@ macro_rules! cases {
 
 use Needs::{Guest, Since, UserNamespaces};
 
-/// The webhook's configuration uses matchConditions. Earlier versions of Kubernetes do not have
-/// them.
+/// Cases with the webhook need Kubernetes 1.28 or later, because the webhook's configuration uses
+/// matchConditions.
 const WEBHOOK: Needs = Since(1, 28);
-/// In these cases, the injector adds native sidecars. Earlier versions of Kubernetes do not have
-/// them.
+/// Cases that inject native sidecars need Kubernetes 1.29 or later.
 const INJECTOR: Needs = Since(1, 29);
 
 /// Cases that can run at the same time as others.
@@ -195,7 +194,7 @@ const ALONE: &[Named] = cases![
     kubectl::commands_executed_on_a_node_are_read_only,
 ];
 
-/// Cases of the installer. When such a case begins and when it ends, no usher is on the node.
+/// Cases of the installer. Before and after each of them, usher is not installed on the node.
 const INSTALLER_CASES: &[Named] = cases![
     installer::usher_is_installed_on_a_node_and_removed_without_a_trace,
     installer::pods_continue_when_the_daemon_set_is_applied_again_or_updated,
@@ -283,8 +282,8 @@ fn is_chosen(words: &[String], name: &str) -> bool {
     words.is_empty() || words.iter().any(|word| name.contains(&**word))
 }
 
-/// Runs the cases with programs of other projects, and prints the figures. With words, runs only
-/// cases whose names contain one of them; the word `rollout` prints the figures.
+/// Runs the cases with programs of other projects, and prints the figures of a rolling update. With
+/// words, runs only the cases whose names contain a word; `rollout` selects the figures.
 fn run_third_parties(words: &[String]) -> ExitCode {
     let cluster = start(Node::WithUsher);
     let chosen = THIRD_PARTIES

@@ -1,4 +1,4 @@
-//! Static pods, which kubelet creates by itself, and metrics of kubelet.
+//! Static pods, which kubelet creates from files, and kubelet's metrics.
 
 use serde_json::Value;
 

@@ -29,7 +29,7 @@ pub struct Pod {
     spec: Map<String, Value>,
 }
 
-/// A static pod. Dropping it removes the file, which ends the pod.
+/// A static pod. Dropping the value removes the pod's file, so that kubelet ends the pod.
 pub struct StaticPod {
     pub name: String,
     file: PathBuf,
@@ -95,13 +95,13 @@ impl Pod {
         self
     }
 
-    /// Adds a label besides `app`, which is the pod's name.
+    /// Adds a label. Each pod also has the label `app`, with the pod's name.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.into());
         self
     }
 
-    /// Adds a startup probe for a sidecar that succeeds once its witness is ready.
+    /// Adds a startup probe for a sidecar. The probe succeeds once the sidecar's witness is ready.
     pub fn probed(self, name: &str) -> Self {
         self.annotation(&format!("startup-probe.usher/{name}"), ready_probe(name))
     }
@@ -111,7 +111,7 @@ impl Pod {
         self
     }
 
-    /// Adds one of the pod's own `initContainers`.
+    /// Adds a container to the spec's `initContainers`.
     pub fn init_container(mut self, container: Value) -> Self {
         self.init_containers.push(container);
         self
@@ -208,7 +208,8 @@ impl<'a> Case<'a> {
         object
     }
 
-    /// Creates a static pod: a file that kubelet reads by itself. Returns its name in the API.
+    /// Creates a static pod. Writes a file from which kubelet creates the pod without the API
+    /// server.
     pub fn create_static(&self, pod: &Pod) -> StaticPod {
         let file = self.cluster.path(settings::STATIC_PODS);
         let file = file.join(format!("{}.json", self.namespace));
@@ -308,7 +309,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Makes a file. A script waits until this file exists.
+    /// Makes an empty file in the shared directory. Scripts of containers wait for such files.
     pub fn touch(&self, name: &str) {
         fs::write(self.shared_dir().join(name), "").expect("a file");
     }
@@ -449,8 +450,9 @@ impl<'a> Case<'a> {
 
     /// Waits until kubelet has created the container of this name.
     ///
-    /// Then containerd has also recorded the start of the container before it. If containerd died
-    /// before that, it would forget the container, and kubelet would create another one.
+    /// By then, containerd has also recorded the start of the previous container. If containerd
+    /// died before it recorded this start, it would forget the previous container, and kubelet
+    /// would create another one.
     #[track_caller]
     pub fn await_container(&self, name: &str) {
         let filter = [
@@ -510,7 +512,7 @@ impl Drop for Case<'_> {
     }
 }
 
-/// A filter by which containerd finds containers that have this label of CRI.
+/// A filter of `ctr` for containers whose label `io.kubernetes.KEY` has this value.
 fn label(key: &str, value: &str) -> String {
     format!("labels.\"io.kubernetes.{key}\"=={value}")
 }

@@ -1,5 +1,5 @@
-//! Resources of a pod: those that are added by others than the pod's author, and the size of the
-//! pod's cgroup.
+//! Resources of a pod: those that Kubernetes adds to the pod's spec, and the limits of the pod's
+//! cgroup, which usher sets.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,9 @@ use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
-/// Tolerance for two things that the shim adds to the size: memory that the kernel charges to no
-/// container, and the processes of runc in held containers.
+/// Tolerance for memory that the shim adds to the limit of the pod's cgroup. The shim adds it for
+/// memory that the kernel charges to no container, and for runc's processes in containers whose
+/// programs do not run yet.
 const SOME: u64 = 24 * MI;
 
 /// Amounts of CPU and memory. `millis` is in thousandths of a CPU, `mebibytes` in MiB.
@@ -31,15 +32,14 @@ fn memory(case: &Case, pod: &Value) -> u64 {
     text.parse().unwrap_or(u64::MAX)
 }
 
-/// The pod's CPU quota, in thousandths of a CPU. The quota applies to the usual period of a tenth
-/// of a second.
+/// The pod's CPU limit, in thousandths of a CPU. The usual period of 100 ms is assumed.
 fn millis(case: &Case, pod: &Value) -> u64 {
     let text = read(case, pod, "cpu.cfs_quota_us", "cpu.max");
     let quota = text.split(' ').next().and_then(|quota| quota.parse().ok());
     quota.map_or(u64::MAX, |quota: u64| quota / 100)
 }
 
-/// Waits until a pod's cgroup has this size.
+/// Waits until a pod's cgroup has these limits.
 #[track_caller]
 fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
     let is_so = || {
@@ -57,8 +57,8 @@ fn await_size(case: &Case, pod: &Value, cpu: u64, mebibytes: u64) {
 }
 
 /// KEP-753: "Validate that the pod overhead will be accounted for when scheduling a Pod with
-/// sidecar container". The scheduler does this. In each phase, the size of the pod's cgroup must
-/// also include the overhead.
+/// sidecar container". The scheduler does this. In each phase of the pod, the limits of the pod's
+/// cgroup must also include the overhead.
 pub fn a_pods_overhead_is_kept(case: &Case) {
     runtime_class(case.cluster);
     let pod = Pod::new("pod")
@@ -76,8 +76,8 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let phase = |pod: &Value| pod["status"]["phase"] == "Running";
     let pod = case.await_pod("pod", "running", phase);
     assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
-    // The last phase needs most. The size is that of this phase, whichever containers run at the
-    // moment.
+    // The pod needs most while the proxy and the app run. The cgroup has the limits for this from
+    // the start.
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.touch("done");
@@ -87,9 +87,9 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-2837: a pod can have requests and limits of its own. The shim sees only those of its
-/// containers, so the sizing of the pod's cgroup is off. The cgroup must be the same as for a pod
-/// without usher.
+/// KEP-2837: a pod can have requests and limits of its own. The shim sees only those of the
+/// containers, so this pod turns usher's cgroup sizing off. Its cgroup must be the same as that of
+/// a pod without usher.
 pub fn a_pods_own_resources_are_kept(case: &Case) {
     let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
     let container = |name| {
@@ -117,9 +117,8 @@ pub fn a_pods_own_resources_are_kept(case: &Case) {
     }
 }
 
-/// A pod whose init container needs most of the CPU, and whose sidecar and app together need most
-/// of the memory. At any time the pod needs at most 500 thousandths of a CPU and 112 MiB. The sums
-/// over all containers are 900 and 208.
+/// A pod whose init container exits before the sidecar and the app start. So the pod never needs
+/// more than 500 thousandths of a CPU and 112 MiB. The sums over all containers are 900 and 208.
 fn sized() -> Pod {
     Pod::new("pod")
         .annotation("usher/init", "init")
@@ -130,8 +129,8 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd made the pod's cgroup, and sets its own values again whenever it reloads its
-/// configuration.
+/// systemd made the pod's cgroup, and writes the values that it knows again when it reloads its
+/// configuration. usher's values must remain.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");

@@ -31,8 +31,8 @@ fn run(case: &Case) {
     case.await_ready("pod");
 }
 
-/// Checks that each program started only once. kubelet may count one restart more: if a Start
-/// blocks and is interrupted, the container is restarted, although no program ran.
+/// Checks that each program started only once. kubelet may still count one restart, because it
+/// repeats a Start that was interrupted before the program ran.
 fn assert_started_once(case: &Case) {
     let pod = case.await_ready("pod");
     let record = case.record();
@@ -86,7 +86,7 @@ fn while_sidecars_start(case: &Case, part: &'static str) {
 fn while_a_pod_runs(case: &Case, part: &'static str) {
     run(case);
     case.cluster.restart_part(part, "KILL");
-    // If the other pod starts, the restarted kubelet has looked at this pod too.
+    // When the other pod has started, the restarted kubelet has looked at this pod too.
     case.create(&Pod::new("other").container(witness("other", &[])));
     case.await_event("other", "start");
     case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);
@@ -189,8 +189,8 @@ pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
 /// KEP-5307: because of an exit code, kubelet restarts one container of a pod. The pod's restart
 /// policy is `Never`.
 ///
-/// usher does not know the rule, so for usher the run is complete. Finished containers are not
-/// started again, and the app runs again after the termination.
+/// usher does not know the rule, so it takes the app's exit for the end of the pod's work, and runs
+/// the pod's termination. After that, the app runs again without the other containers.
 pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     let app = app_under_a_rule("Restart", "witness app --run-for 1s");
     let pod = Pod::new("pod")
@@ -206,8 +206,8 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
         ))
         .container(app)
         .container(witness("flush", &["--run-for", "500ms"]))
-        // The clean-up runs for so long that kubelet's back-off ends in this time. So kubelet
-        // creates the app again while the clean-up runs.
+        // The container `clean-up` runs longer than kubelet's back-off. So kubelet creates the app
+        // again while `clean-up` runs.
         .container(witness("clean-up", &["--run-for", "15s"]))
         .spec("restartPolicy", "Never");
     case.create(&pod);

@@ -11,8 +11,8 @@ use crate::harness::{installed_program, run};
 
 use super::cluster::{Cluster, NODE, Node};
 
-/// The paths of the programs that a cluster needs. `scripts/test-kubernetes` sets the variables
-/// that contain them.
+/// The paths of the programs that a cluster needs. `scripts/test-kubernetes` passes them in
+/// environment variables.
 pub struct Programs {
     /// The directory of Kubernetes' programs, which are in its subdirectory `bin`.
     pub kubernetes: PathBuf,
@@ -26,7 +26,8 @@ pub struct Programs {
     pub statically_linked: PathBuf,
     /// The directory of the other programs in the DaemonSet's image.
     pub image_tools: PathBuf,
-    /// The disk image of the virtual machine. `None` if the node is no virtual machine.
+    /// The directory with the kernel and disk of the virtual machine. `None` if the node is no
+    /// virtual machine.
     pub node_image: Option<PathBuf>,
     /// The runc of the node. `None` if the node uses the machine's runc.
     pub runc: Option<PathBuf>,
@@ -52,8 +53,8 @@ while read -r _; do kill "$(cat /run/containerd.service)"; done <>/run/container
 "#;
 
 impl Programs {
-    /// Reads the paths from the environment. `None` if the variables are not set: then the tests do
-    /// not run on a cluster.
+    /// Reads the paths from the environment. `None` if the environment does not configure a
+    /// cluster.
     pub fn from_environment() -> Option<Self> {
         let kubernetes = PathBuf::from(std::env::var_os("USHER_TEST_KUBERNETES")?);
         let directory = |name| PathBuf::from(std::env::var_os(name).expect(name));
@@ -74,7 +75,7 @@ impl Programs {
         })
     }
 
-    /// True if the node's runc can join a user namespace with its mounts (1.2 and later).
+    /// True if the node's runc supports pods in user namespaces (1.2 and later).
     pub fn has_user_namespaces(&self) -> bool {
         let runc = self.runc.clone().unwrap_or_else(|| PathBuf::from("runc"));
         let mut version = Command::new(runc);
@@ -96,7 +97,7 @@ fn version_after(words: &str, said: &str) -> Option<(u32, u32)> {
     next().zip(next())
 }
 
-/// Writes all configuration files. They are in the cluster's directory `etc`.
+/// Writes all configuration files, most of them into the cluster's directory `etc`.
 pub fn write(cluster: &Cluster) {
     let etc = cluster.path("etc");
     let put = |name: &str, text: String| fs::write(etc.join(name), text).expect("a setting");
@@ -266,7 +267,7 @@ pub fn unit(cluster: &Cluster, name: &str) -> String {
 
 const SOCKET: &str = "unix:///run/containerd/containerd.sock";
 
-/// The RuntimeClass that users apply.
+/// The path of the RuntimeClass that users apply.
 pub fn runtime_class() -> String {
     concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -306,8 +307,8 @@ pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
             "--secure-port=443",
             "--advertise-address=10.88.0.1",
             "--endpoint-reconciler-type=none",
-            // There is no proxy that forwards from a Service to its pods. So the API server calls
-            // webhooks at the addresses of their pods.
+            // The cluster has no kube-proxy. So the API server calls webhooks at the addresses of
+            // their pods.
             "--enable-aggregator-routing",
             "--kubelet-preferred-address-types=InternalIP",
             "--allow-privileged",

@@ -1,5 +1,5 @@
-//! Cases from the creation of a pod until the pod is ready. They are from the test plans of KEP-753
-//! and of the draft KEP.
+//! The start of a pod, until the pod is ready. The cases come from the test plans of KEP-753 and of
+//! the draft KEP.
 
 use crate::cluster::PATIENCE;
 use crate::harness::poll;
@@ -43,8 +43,8 @@ pub fn sidecars_start_before_apps(case: &Case) {
     assert_in_order(case);
 }
 
-/// The app waits for its sidecars, and kubelet creates the sidecars only when the app's Start is
-/// answered.
+/// The app waits for its sidecars, although kubelet creates the sidecars only after the answer to
+/// the app's Start.
 pub fn an_app_listed_before_its_sidecar_waits(case: &Case) {
     case.create(
         &pod()
@@ -215,7 +215,7 @@ pub fn a_pod_starts_while_the_api_server_is_down(case: &Case) {
     assert_eq!(restarts(&pod, "app"), 0, "{}", case.diagnosis());
 }
 
-/// `kubectl debug` must work on a pod whose app is held.
+/// `kubectl debug` must work on a pod whose app is held (its program does not run yet).
 pub fn a_debug_container_does_not_wait(case: &Case) {
     let pod = Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
@@ -287,8 +287,8 @@ pub fn native_sidecars_work_as_under_runc(case: &Case) {
     case.await_gone("pod");
 }
 
-/// KEP-3857: kubelet refuses the pod unless containerd reports that the runtime supports such
-/// mounts.
+/// KEP-3857: kubelet refuses the pod unless containerd reports that the runtime supports recursive
+/// read-only mounts.
 pub fn recursive_read_only_mounts_work(case: &Case) {
     let volume = serde_json::json!({
         "name": "shared", "mountPath": "/shared-too", "readOnly": true, "recursiveReadOnly": "Enabled",
@@ -359,8 +359,8 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // The records are in a volume of the pod, so they are copied to the case's shared directory. The
-    // app reads Ready while it is held, so its record may come later.
+    // The records are in a volume of the pod, so they are copied to the case's shared directory.
+    // The API reports the app as ready before the app's program runs, so its record may come later.
     let record = || {
         let text = in_app(&["cat", "/shared/record"]);
         std::fs::write(case.shared_dir().join("record"), text).expect("a record");

@@ -203,8 +203,7 @@ pub fn a_pod_ends_in_order_when_its_node_shuts_down(case: &Case) {
     drop(shutdown);
 }
 
-/// The stop signal that the pod's spec names (KEP-4960). It takes precedence over that of the
-/// image.
+/// A container gets the stop signal that the pod's spec names (KEP-4960).
 pub fn a_pods_own_stop_signal_is_delivered(case: &Case) {
     let signal = json!({ "lifecycle": { "stopSignal": "SIGUSR2" } });
     let pod = Pod::new("pod").spec("os", json!({ "name": "linux" }));
@@ -261,8 +260,8 @@ pub fn an_unhealthy_sidecar_is_restarted_alone(case: &Case) {
     assert!(!record.has("app", "signal"), "{record}");
 }
 
-/// kubelet stops the app and the sidecar one after the other. usher must not assume that the pod is
-/// terminating. Both containers are restarted.
+/// kubelet stops the app and the sidecar one after the other, because both are unhealthy, and
+/// restarts both. usher must not take this for the pod's termination.
 pub fn an_app_and_a_sidecar_that_are_unhealthy_are_both_restarted(case: &Case) {
     run_with_liveness(case);
     make_sick(case, &["app", "proxy"]);

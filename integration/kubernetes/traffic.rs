@@ -1,4 +1,5 @@
-//! Traffic from outside of the pod to a sidecar. It depends on the sidecar's readiness probe.
+//! Traffic from outside of a pod to its sidecar. A Service sends traffic only to a sidecar whose
+//! readiness probe succeeds.
 
 use serde_json::{Value, json};
 
@@ -12,8 +13,8 @@ const APP: &str = "trap 'witness mark app signal
         witness mark app exit; exit' TERM
     while :; do sleep 0.1; done";
 
-/// Runs a pod with an app and a sidecar, and a Service. The sidecar listens on a port. It is not
-/// ready while a certain file exists.
+/// Runs a pod with an app and a sidecar, and a Service for the sidecar's port. The sidecar is not
+/// ready while the file `not-ready` exists.
 fn run(case: &Case) {
     let text = "mkdir -p /tmp/www && echo served > /tmp/www/index.html
         trap 'witness mark proxy told; kill $!; exit 0' TERM

@@ -121,8 +121,7 @@ fn the_holder_gives_no_access_to_the_node() {
     pod.end();
 }
 
-/// Process ids of the processes that have this file open. The file is named as its link in `/proc`
-/// shows it.
+/// Ids of the processes that have a file open. `file` is the target of a link in `/proc/PID/fd`.
 fn holders_of(file: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

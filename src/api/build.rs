@@ -37,7 +37,8 @@ fn generate(proto: &str, directory: &str, modules: &[&str]) {
         .out_dir(&into)
         .run()
         .expect("what is in protos can be parsed");
-    // Removes the attributes of the generated file: a file that is included cannot have any.
+    // Removes the inner attributes of the generated file, because a file in `include!` cannot have
+    // any.
     for file in std::fs::read_dir(&into).expect("just written").flatten() {
         let text = std::fs::read_to_string(file.path()).expect("just written");
         let is_code = |line: &&str| !line.starts_with("#!") && !line.starts_with("//!");

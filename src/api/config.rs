@@ -1,7 +1,7 @@
 //! The node's configuration file, which overrides what the annotations of a pod say.
 //!
-//! The shim reads the file when a pod begins, and uses these rules until the pod ends. Without a
-//! file only the defaults of the annotations apply.
+//! The shim reads the file when its pod starts, and uses these rules until the pod ends. Without a
+//! file the node has no rules, and the annotations apply as they are.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

@@ -70,7 +70,8 @@ impl Ended {
         make_directory(&self.directory)?;
         self.clean(now);
         let message = pod.write_to_bytes().map_err(io::Error::other)?;
-        // The name begins with the time: so names sort by age, and tell which records are too old.
+        // The name begins with the time, so that names sort by age and tell which records are too
+        // old.
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("{:013}-{}", since.as_millis(), std::process::id());
         let file = self.directory.join(name);

@@ -6,9 +6,9 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`config`] | the node's configuration file, which both read |
+//! | [`config`] | the node's configuration file, which shims and `usher` read |
 //! | [`cri`] | messages of the Container Runtime Interface, between kubelet and containerd |
-//! | [`runtime_options`] | words of the OCI runtime's options |
+//! | [`runtime_options`] | options of the OCI runtime in containerd's configuration |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
@@ -62,7 +62,8 @@ pub fn directory() -> PathBuf {
     given.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from)
 }
 
-/// Path of the socket for root alone that belongs to `socket`, which is in [`directory`].
+/// Path of a shim's second socket, which only root can use. `socket` is the path of the shim's
+/// first socket, in [`directory`].
 pub fn roots_socket(socket: &Path) -> PathBuf {
     let name = socket.file_name().unwrap_or_default();
     socket.with_file_name(ROOTS).join(name)

@@ -1,5 +1,5 @@
-//! Words of the OCI runtime's options, which containerd's configuration and the shim have in
-//! common.
+//! Options of the OCI runtime in containerd's configuration: keys and values that the shim and
+//! `usher check` both read.
 
 use std::path::Path;
 

@@ -233,8 +233,7 @@ impl From<&Obstacle> for api::Obstacle {
     }
 }
 
-/// Sets the termination step whose turn it is, and the name of the defer container that runs in
-/// that step.
+/// Sets the termination step that is under way, and the defer container that runs in it.
 fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     if let (Some(name), Some(turn)) = (defer, step.defer_turn()) {
         let its = role(ContainerKind::Workload, Role::Defer(turn));
@@ -244,8 +243,8 @@ fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     message.step = Some(api::StepName::from(step).into());
 }
 
-/// Converts the reason why a container still has to wait for another container. `None` if the
-/// obstacle is something else, or if this version of usher does not know it.
+/// Converts an obstacle that is another container: returns what the waiting container misses there.
+/// `None` if the obstacle is something else, or if this version of usher does not know it.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {

@@ -1,7 +1,7 @@
 //! `usher check`: tells whether a node is ready for pods that use usher.
 //!
-//! Each check is a function that reads the [`Node`] and returns findings, each with its cure. It
-//! changes nothing.
+//! Each check is a function that reads the [`Node`] and returns findings, each with its cure. No
+//! check changes the node.
 
 mod annotations;
 mod cures;
@@ -92,7 +92,6 @@ impl Report {
         Report::of(node, &Cures::of(node, &[]))
     }
 
-    /// Runs all checks.
     fn of(node: &Node, cures: &Cures) -> Report {
         let mut findings = daemon::findings(node, cures);
         findings.extend(runtime::findings(node, cures));
@@ -107,8 +106,7 @@ impl Report {
         }
     }
 
-    /// True if a restart of containerd would solve every problem. The caller of this function
-    /// restarts it.
+    /// True if a restart of containerd would solve every problem of the report.
     pub(super) fn needs_only_a_restart(&self) -> bool {
         let mut problems = self.findings.iter().filter(|finding| finding.is_problem());
         problems
@@ -148,8 +146,8 @@ impl Report {
     }
 }
 
-/// The command to run first. This is the command of the first problem that has one. A command with
-/// `usher install` takes precedence, since the installer repairs all that it can.
+/// The command to run first: the first command among the cures of the problems. A command with
+/// `usher install` takes precedence, because the installer repairs all that it can.
 fn first(findings: &[Finding]) -> Option<String> {
     let problems = || findings.iter().filter(|finding| finding.is_problem());
     // containerd's configuration file is missing. Most likely the user has given the wrong path, so

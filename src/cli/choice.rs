@@ -54,7 +54,7 @@ fn only<T>(
     }
 }
 
-/// The closeness of a match. The worst match comes first.
+/// Degrees of a match, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
     None,

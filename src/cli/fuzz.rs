@@ -48,7 +48,8 @@ pub fn explain(input: &[u8]) {
     }
 }
 
-/// Checks that a completed pod needs no further completion, and that the shim accepts it.
+/// Checks that the annotations of a pod need to be completed only once, and that the shim then
+/// accepts the pod.
 fn assert_completed(mut pod: Pod) {
     let rules = Rules::default();
     let Ok(Some(completion)) = complete(&pod, &rules) else {

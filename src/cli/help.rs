@@ -43,7 +43,7 @@ impl Help {
     }
 }
 
-/// The page or command of this name, or usher itself without a name.
+/// Finds the page or command with this name. Without a name, returns `usher` itself.
 pub(super) fn help_topic(name: Option<&str>) -> Result<HelpTopic, Failure> {
     let mut usher = Usher::command();
     usher.build();

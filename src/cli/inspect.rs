@@ -228,7 +228,6 @@ fn number_or_dash(number: u32) -> String {
     }
 }
 
-/// Writes the kills and their reasons.
 fn kills(text: &mut String, pod: &api::Pod) {
     for container in &pod.containers {
         for kills in &container.kills {
@@ -259,7 +258,6 @@ fn failed_probes(text: &mut String, pod: &api::Pod, now: f64) {
     }
 }
 
-/// Writes the limits of the cgroups in the kernel.
 fn limits(text: &mut String, pod: &api::Pod) {
     let mut table = Table::new(["CGROUP", "MEMORY", "MEMORY LIMIT", "CPU LIMIT"]);
     let of_containers = pod.containers.iter();

@@ -14,8 +14,7 @@ use usher_api as api;
 pub(super) fn json<M: MessageFull>(message: &M) -> Result<Value, Failure> {
     let options = PrintOptions {
         always_output_default_values: true,
-        // All enum values come as numbers. If values came as names, a value that this version does
-        // not know would still come as a number.
+        // Enum values come as numbers, because a value that this version does not know has no name.
         enum_values_int: true,
         ..PrintOptions::default()
     };
@@ -36,11 +35,11 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
 }
 
 /// Parses the output of `json`, which may come from another version of usher. Drops unknown fields,
-/// and reads unknown words as the unknown value.
+/// and reads each unknown name of an enum's value as that enum's `UNKNOWN`.
 ///
 /// # Errors
 ///
-/// If the value is not such a message.
+/// If the value is not the output of `json`.
 pub fn message<M: MessageFull>(mut value: Value) -> Result<M, ParseError> {
     unword_message(&mut value, &M::descriptor());
     let options = ParseOptions {

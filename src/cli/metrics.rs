@@ -145,7 +145,7 @@ async fn respond(node: &Node, path: &str) -> Response<String> {
     response
 }
 
-/// The metrics at one moment.
+/// All metrics, with the values for one answer to Prometheus.
 struct Figures {
     registry: Registry,
     pods: IntGaugeVec,

@@ -1,4 +1,4 @@
-//! The pods of this node, asked of their shims.
+//! Asks the shims of this node for their pods.
 //!
 //! Finds the shims by their sockets and not through containerd, which may be down. A shim that does
 //! not answer does not delay the others.
@@ -36,7 +36,7 @@ const SPEAKS_WITHIN: Duration = Duration::from_secs(15);
 /// Interval between searches for new pods while watching.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Capacity of the queue of updates to show.
+/// Maximum number of updates that wait to be shown.
 const UPDATES: usize = 64;
 
 /// Access to the shims of this node.
@@ -206,7 +206,6 @@ impl Node {
         })
     }
 
-    /// The sockets of all shims.
     pub(super) fn sockets(&self) -> Vec<PathBuf> {
         sockets(&self.directory)
     }
@@ -253,7 +252,8 @@ impl Node {
     }
 }
 
-/// The exit status of a listing in which the pods of this many shims are missing.
+/// The exit status of a listing. The pods of `silent` shims, which did not answer, are missing in
+/// it.
 pub(super) fn status_of(silent: usize) -> ExitCode {
     match silent {
         0 => ExitCode::SUCCESS,

@@ -153,7 +153,6 @@ impl Stdout {
         Ok(self.stream.write_all(bytes)?)
     }
 
-    /// Writes a JSON document.
     pub(super) fn json(&mut self, facts: &impl Serialize) -> Result<(), Failure> {
         let mut document = serde_json::to_vec_pretty(facts)
             .map_err(|error| Failure::Because(format!("cannot encode the output: {error}")))?;
@@ -163,7 +162,6 @@ impl Stdout {
 }
 
 impl Output {
-    /// True if the output is JSON (`-o json`).
     pub fn is_json(self) -> bool {
         self.format == Format::Json
     }

@@ -26,7 +26,7 @@ pub(super) struct Page {
     pub name: &'static str,
     pub section: &'static str,
     title: &'static str,
-    /// The mark of headings in Markdown.
+    /// The mark before a heading in Markdown, such as `##`.
     level: &'static str,
     parts: Vec<Part>,
 }
@@ -175,13 +175,11 @@ impl Page {
         text
     }
 
-    /// The page as Markdown tables.
     pub fn markdown(&self) -> String {
         let parts = self.parts.iter().map(|part| part.markdown(self.level));
         parts.collect::<Vec<_>>().join("\n")
     }
 
-    /// The page as a man page.
     pub fn roff(&self) -> String {
         let mut page = Roff::new();
         let version = concat!("usher ", env!("CARGO_PKG_VERSION"));

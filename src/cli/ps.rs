@@ -222,7 +222,6 @@ pub(super) fn row(pod: &api::Pod) -> [String; 6] {
     ]
 }
 
-/// The styled version of a pod's shim.
 fn shim(pod: &api::Pod) -> String {
     styled(shim_style(pod), words::shim_version(pod))
 }

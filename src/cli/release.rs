@@ -1,4 +1,4 @@
-//! `usher release`: releases a held container before its turn.
+//! `usher release`: lets the program of a held container run before the container's turn.
 
 use std::process::ExitCode;
 

@@ -34,7 +34,6 @@ pub(super) fn duration(duration: &MessageField<DurationMessage>) -> Option<f64> 
         .map(|duration| duration.seconds as f64 + f64::from(duration.nanos) / 1e9)
 }
 
-/// A duration for a message.
 pub(super) fn message(duration: Duration) -> DurationMessage {
     DurationMessage::from(duration)
 }

@@ -17,7 +17,7 @@ pub(super) fn word<E: EnumFull>(value: EnumOrUnknown<E>) -> String {
     word_in(&E::enum_descriptor(), value.value())
 }
 
-/// The word for the value of an enum with this number.
+/// The word for the enum value with this number.
 pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
     let (unknown, value) = (all.default_value(), all.value_by_number_or_default(number));
     let prefix = unknown.name().trim_end_matches(UNKNOWN);
@@ -73,7 +73,6 @@ pub(super) fn status_of(said: &str) -> api::Status {
         .unwrap_or_default()
 }
 
-/// The name of a signal.
 pub(super) fn signal(number: u32) -> String {
     let signal = i32::try_from(number).ok().and_then(Signal::new);
     signal.map_or_else(|| number.to_string(), |signal| signal.to_string())
@@ -95,7 +94,7 @@ pub(super) fn is_defer(role: EnumOrUnknown<api::Role>) -> bool {
     )
 }
 
-/// The words for a thing that a container waits for.
+/// Describes the thing that a container waits for.
 pub(super) fn obstacle(obstacle: &api::Obstacle) -> String {
     let missing = missing(obstacle);
     match obstacle.container.as_str() {
@@ -260,7 +259,6 @@ pub(super) fn why(why: EnumOrUnknown<api::Why>) -> &'static str {
     }
 }
 
-/// The name of a hook.
 pub(super) fn hook(hook: EnumOrUnknown<api::Hook>) -> String {
     let told = hook.enum_value_or_default();
     match (api::hook_of(told), told) {

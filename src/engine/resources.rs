@@ -11,7 +11,7 @@ const DEFAULT_PERIOD: u64 = 100_000;
 /// CPU shares of a container without a CPU request (kubelet's `MinShares`).
 const MIN_SHARES: u64 = 2;
 
-/// Resources in a container's `config.json` or in an Update. Each field may be missing in both.
+/// Resources in a container's `config.json` or in an Update. In both, each field is optional.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Resources {

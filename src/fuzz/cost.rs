@@ -57,8 +57,8 @@ const JUDGED_IN: Duration = Duration::from_millis(50);
 const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
 /// Bytes that may be allocated at the same time for each byte of a review or a manifest.
 const JUDGED: usize = 4;
-/// Bytes that may be allocated at the same time in addition to [`JUDGED`] for each byte. The number
-/// is constant, because a pod has at most 1,000 containers.
+/// Bytes that may be allocated at the same time in addition, whatever the size of the input. A
+/// constant suffices for the containers, because a pod has at most 1,000 of them.
 const JUDGED_ANYWAY: usize = 8 << 20;
 /// Bound like [`JUDGED`], but for the sum of all allocations. It detects steps that are repeated
 /// too often.

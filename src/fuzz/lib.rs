@@ -11,8 +11,8 @@ pub mod cost;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A target with its name, which is also the name of its directory of seeds. Two crates may have a
-/// target of the same name: the input is for both.
+/// A target with its name, which is also the name of its directory of seeds. Two crates may each
+/// have a target of the same name; these targets get the same inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Runs each target with all its seeds.
@@ -58,7 +58,8 @@ mod tests {
         assert_eq!(names("seeds"), names("src/bin"));
     }
 
-    /// A program names the targets that it runs: `usher_core::fuzz::annotations`.
+    /// The source of a fuzzer program contains the path of each target that it runs, such as
+    /// `usher_core::fuzz::annotations`.
     #[test]
     fn every_target_of_a_fuzzer_program_runs_its_seeds_in_a_test() {
         for name in names("src/bin") {

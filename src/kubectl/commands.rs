@@ -186,8 +186,7 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // Searches by id. A pod whose name matches does not count, because it is in another
-        // namespace.
+        // Searches by id. A pod with this name is skipped, because it is in another namespace.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();

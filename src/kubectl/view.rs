@@ -58,7 +58,7 @@ pub struct View {
     namespace: String,
     /// The nodes, sorted by name.
     pub nodes: Vec<Node>,
-    /// True if the cluster has more nodes than these.
+    /// True if the cluster has more nodes than `nodes` contains.
     pub is_truncated: bool,
 }
 
@@ -310,7 +310,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, at_most: u64) -> Result<St
 }
 
 /// Judges the exit status and output of a command. If a shim does not answer, `usher` exits with 1
-/// but prints the other pods. Such an output counts as an answer with warnings.
+/// but prints the other pods. Such an output is accepted as an answer with warnings.
 fn judge(
     status: Option<Status>,
     answer: String,
@@ -354,7 +354,6 @@ mod tests {
 
     use super::*;
 
-    /// A pod of the DaemonSet.
     fn pod(name: &str, node: &str, phase: &str, state: &str) -> Pod {
         let container = json!({
             "name": CONTAINER, "image": "", "imageID": "", "ready": true, "restartCount": 0,

@@ -48,7 +48,7 @@ pub enum NoAnswer {
     LongQuestion,
 }
 
-/// An answer that is not a success. The message says how the server answered.
+/// An answer whose status is not success. The message completes the words "the server answered".
 #[derive(Debug, Error)]
 pub enum BadStatus {
     #[error("with gRPC status {0}")]
@@ -130,8 +130,8 @@ impl Answer {
         Some(reason.into_owned())
     }
 
-    /// The message in the body. The body has only one, and it is not compressed, because the
-    /// request allows no compression.
+    /// Decodes the message in the body; `None` unless the body is exactly one message. The message
+    /// must be uncompressed, because the request allows no compression.
     pub fn message<M: Message>(&self) -> Option<M> {
         let (prefix, message) = self.body.as_ref()?.split_first_chunk::<PREFIX>()?;
         let [compressed, length @ ..] = *prefix;

@@ -1,11 +1,11 @@
 //! Edges to Linux: processes, cgroups, mounts, streams, connections.
 //!
-//! Nothing here knows of pods or of containerd; [`usher_core`] only gives values, such as sizes and
-//! signals.
+//! Nothing here decides anything about pods; [`usher_core`] does that. This crate takes from it
+//! values such as sizes and signals.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`cgroup`] | cgroups v1 and v2: metrics, processes, OOM scores, kills; the pod's size |
+//! | [`cgroup`] | cgroups v1 and v2: metrics, processes, OOM scores, kills; the pod's limits |
 //! | [`rootfs`] | mounts of a container's root file system |
 //! | [`stdio`] | standard streams: FIFOs, terminals, log files, logging programs |
 //! | [`probe`] | one attempt of a probe, in the container or in its network namespace |
@@ -13,16 +13,16 @@
 //! | [`reaper`] | the only owner of child processes |
 //! | [`offload`] | threads for work that a disk can stall |
 //! | [`ProcessStat`] | `/proc/<pid>/stat` |
-//! | [`files`] | files that are replaced in one step |
-//! | [`PathError`] | a call for a file that failed |
-//! | [`any`] | messages inside messages, without the descriptors of the whole protocol |
+//! | [`files`] | replacing a file in one step |
+//! | [`PathError`] | error of a system call, with the file's path |
+//! | [`any`] | `google.protobuf.Any` messages, packed without protobuf descriptors, which take memory |
 //! | [`sys`] | system calls without a safe wrapper; the only unsafe code of usher |
 //! | `fuzz` | fuzz targets for untrusted input, which the tests run too |
 
-// clippy.toml has the limit. Tests may exceed it.
+// The limit on the size of a future is in clippy.toml. Tests may exceed it.
 #![cfg_attr(not(test), deny(clippy::large_futures))]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
-// Tests may block; only the serving thread must not.
+// Tests may block their thread. Only the thread that serves a pod must not block.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 pub mod any;

@@ -1,15 +1,15 @@
-//! The error of a call for a file.
+//! An error of the kernel, with the path of the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// A call for a file that failed.
+/// A failed system call, with the path of the file that it was for.
 #[derive(Debug, Error)]
 #[error("cannot {verb} {}: {error}", path.display())]
 pub struct PathError {
-    /// The call, as a verb: `read`.
+    /// The verb in the message, such as `read`.
     pub verb: &'static str,
     pub path: PathBuf,
     #[source]

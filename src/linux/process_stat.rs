@@ -65,7 +65,7 @@ impl ProcessStat {
         self.state == 'T'
     }
 
-    /// True if the process is exiting. It may have descriptors open for a moment more.
+    /// True if the process is exiting. Its descriptors may still be open.
     pub fn is_exiting(&self) -> bool {
         self.flags & EXITING != 0
     }

@@ -75,7 +75,8 @@ struct Table {
     unclaimed: VecDeque<(i32, ExitStatus)>,
     /// True if exits were dropped from `unclaimed`.
     is_incomplete: bool,
-    /// Processes to leave as zombies when they exit. The value is true if the exit is known.
+    /// Processes to leave as zombies when they exit. The value is true if the reaper has already
+    /// read the exit.
     reserved: BTreeMap<i32, bool>,
     /// Earliest time of the next search for orphans, if the kernel has no lists of children.
     next_search: Option<Instant>,
@@ -84,7 +85,7 @@ struct Table {
     spawning: Spawning,
 }
 
-/// Number of commands that threads are spawning at the moment.
+/// Number of commands that threads are spawning now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spawning(usize);
 
@@ -160,8 +161,8 @@ impl Reaper {
         }
     }
 
-    /// Returns the same reaper with a limit of its own on threads for work that can stall, to be
-    /// used for one container.
+    /// Returns the same reaper for one container, with a separate limit on threads for work that
+    /// can stall.
     pub fn with_own_threads(&self) -> Reaper {
         Reaper {
             threads: Threads::default(),
@@ -169,7 +170,6 @@ impl Reaper {
         }
     }
 
-    /// The threads for work that can stall.
     pub fn threads(&self) -> &Threads {
         &self.threads
     }
@@ -258,8 +258,8 @@ impl Reaper {
     }
 
     /// Spawns a command on the calling thread, which stalls if the disk with the program stalls.
-    /// During the call the reaper collects no child of this thread. The child's process id is not
-    /// known yet, and if its program cannot be executed, std itself waits for the child.
+    /// During the call the reaper collects no child of this thread, because the new child is not in
+    /// the table yet. Also, if the program cannot be executed, std itself waits for the child.
     fn spawn_here(&self, mut command: Command) -> io::Result<Spawned> {
         self.lock().spawning.begin();
         let spawned = sys::spawn(&mut command).and_then(|child| pid_of(&child));
@@ -313,8 +313,8 @@ impl Reaper {
                 .any(|(unclaimed, _)| *unclaimed == pid)
     }
 
-    /// True if the process is not collected yet. Then the files in `/proc/<pid>` are about this
-    /// process.
+    /// True if a process that was spawned or claimed here is not collected yet. Then the files in
+    /// `/proc/<pid>` are about this process, and not about a later one with the same id.
     pub fn owns(&self, pid: i32) -> bool {
         self.lock().waiting.contains_key(&pid)
     }
@@ -504,7 +504,8 @@ impl Table {
         }
     }
 
-    /// Collects a process if it has exited. If the process is reserved, only notes the exit.
+    /// Collects a process if it has exited. If the process is reserved, reads its exit once, and
+    /// leaves it as a zombie.
     fn collect_if_ended(&mut self, pid: i32) {
         let is_kept = match self.reserved.get(&pid) {
             Some(true) => return,
@@ -563,7 +564,6 @@ fn is_child(pid: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// Handles the exit of a process.
     fn collect(reaper: &Reaper, pid: i32, status: ExitStatus) {
         let cpu = Duration::from_millis(5);
         reaper.lock().collect(Exit { pid, status, cpu });

@@ -42,8 +42,8 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 /// Spawns a command whose process does not ignore glibc's internal signals.
 ///
 /// std uses glibc's `posix_spawn`. Its child ignores signal 32 (`SIGCANCEL`), and so does each
-/// program that the child executes, in the end every container of a pod. If a command has a step
-/// before execve(2), std calls fork(2) instead, whose child ignores no further signals. The step
+/// program that the child executes, in the end every container of a pod. If a command has a
+/// `pre_exec` step, std calls fork(2) instead, whose child ignores no further signals. The step
 /// here also resets these signals, because this process may have inherited them as ignored: systemd
 /// starts its services with `posix_spawn`, too.
 ///
@@ -195,8 +195,8 @@ pub fn wait_for(pid: i32, kept: bool) -> io::Result<Option<Exit>> {
     wait(libc::P_PID, id, keep)
 }
 
-/// Finds the first child, in the kernel's order, that has exited and is not collected, and does not
-/// collect the child. With `is_own_only`, ignores the children of other threads.
+/// Returns the first child, in the kernel's order, that has exited, and leaves this child as a
+/// zombie. With `is_own_only`, ignores the children of other threads.
 ///
 /// # Errors
 ///
@@ -281,7 +281,7 @@ pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     watched.map_err(|failed| failed.into_parts().1)
 }
 
-/// Opens the process's side of a pseudo-terminal by way of its master, so that it does not matter
+/// Opens the process's side of a pseudo-terminal through its master, so that it does not matter
 /// where devpts is mounted (`ioctl_tty(2)`, Linux 4.13).
 ///
 /// # Errors
@@ -334,7 +334,8 @@ pub fn unread(pipe: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// Receives a message's only descriptor (`SCM_RIGHTS`, `unix(7)`).
 ///
-/// nix returns descriptors as plain numbers, which are never closed.
+/// nix returns descriptors as plain numbers, which no code closes. So this function returns an
+/// owned descriptor.
 ///
 /// # Errors
 ///
@@ -366,7 +367,8 @@ pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Begins a core scheduling group for the process group of this process; children inherit it.
+/// Puts the process group of this process into a new core scheduling group. Children of the process
+/// inherit the core scheduling group.
 ///
 /// nix has no wrapper for this option of prctl(2).
 ///

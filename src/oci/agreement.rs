@@ -1,5 +1,5 @@
-//! Tests that the shim reads and rewrites bundles in agreement with `oci-spec`. This crate is the
-//! Rust ecosystem's model of bundles.
+//! Tests that the shim reads and rewrites bundles in agreement with `oci-spec`, the Rust
+//! ecosystem's model of bundles.
 
 use std::collections::HashMap;
 use std::fs;
@@ -72,7 +72,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Configurations in which some fields vary; all other fields have the model's defaults.
+    /// Configurations in which some fields vary; all other fields have the defaults of `oci-spec`.
     fn specs()(
         annotations in hash_map(word(), word(), 0..5),
         mounts in vec((word(), word()), 0..5),
@@ -111,8 +111,8 @@ prop_compose! {
     }
 }
 
-/// Adds unknown fields, as a later version of the specification may have them: in the document, its
-/// process and its namespaces.
+/// Adds unknown fields, as a later version of the specification may have them, to the document, its
+/// process and its `linux` object.
 fn with_unknown_fields(spec: &Spec) -> Value {
     let mut config = serde_json::to_value(spec).unwrap();
     let new = json!({"a": [1, 2.5e3, null], "oomScoreAdj": 3});
@@ -132,13 +132,12 @@ fn written(bundle: &Path) -> Value {
     serde_json::from_slice(&fs::read(bundle.join(CONFIG)).unwrap()).unwrap()
 }
 
-/// Name of a namespace type in the OCI specification.
 fn name(kind: LinuxNamespaceType) -> String {
     let name = serde_json::to_value(kind).unwrap();
     name.as_str().unwrap().to_owned()
 }
 
-/// Size that a container without limits gets by these resources.
+/// The expected size of a container with these resources.
 fn size(resources: Option<&LinuxResources>) -> Size {
     let mut size = Size::UNLIMITED;
     let cpu = resources.and_then(|it| it.cpu().as_ref());
@@ -246,7 +245,7 @@ fn each_type_of_namespace_of_the_model_is_known() {
     }
 }
 
-/// Shows two of the reasons why the shim does not use the model.
+/// Shows two of the reasons why the shim does not use `oci-spec`.
 #[test]
 fn the_model_rejects_unknown_values_and_drops_unknown_fields() {
     let of_tomorrow =
@@ -263,7 +262,7 @@ fn the_model_rejects_unknown_values_and_drops_unknown_fields() {
 
 #[test]
 fn the_model_takes_many_times_the_memory() {
-    // The variables by which kubelet announces services to a container.
+    // Variables with which kubelet announces services to a container.
     let service = |number| format!("A_SERVICE_{number}_PORT=tcp://10.0.0.1:443");
     let process = ProcessBuilder::default().env((0..100).map(service).collect::<Vec<_>>());
     let spec = SpecBuilder::default().process(process.build().unwrap());

@@ -21,7 +21,6 @@ use thiserror::Error;
 
 use usher_engine::Resources;
 
-/// Name of the OCI runtime's configuration in a bundle.
 pub(super) const CONFIG: &str = "config.json";
 
 /// The fields of a container's `config.json` that the shim needs.
@@ -71,7 +70,7 @@ struct Linux {
     gid_mappings: Vec<Mapping>,
 }
 
-/// A range of IDs in a user namespace, and the first ID of the range outside to which it is mapped.
+/// A range of `size` IDs: its first ID inside, and its first ID outside the user namespace.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mapping {
@@ -90,7 +89,7 @@ struct Namespace {
     path: String,
 }
 
-/// Reads null as empty: Go writes an empty map or list as null.
+/// Reads null as empty, because Go writes an empty map or list as null.
 fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -118,7 +117,7 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is no configuration of the OCI runtime specification.
+    /// If the file cannot be read, or is no configuration of the OCI runtime specification.
     pub fn read(bundle: &Path) -> Result<Bundle, BundleError> {
         let path = bundle.join(CONFIG);
         match std::fs::read(&path) {
@@ -128,7 +127,6 @@ impl Bundle {
         }
     }
 
-    /// True if the runtime has to run hooks after the program was executed.
     pub fn has_poststart_hooks(&self) -> bool {
         let hooks = self
             .hooks
@@ -137,7 +135,6 @@ impl Bundle {
         hooks.is_some_and(|hooks| !hooks.is_empty())
     }
 
-    /// True if the runtime has to run hooks when the container is deleted.
     pub fn has_poststop_hooks(&self) -> bool {
         let hooks = self
             .hooks
@@ -183,7 +180,7 @@ impl Bundle {
         self.process.as_ref()?.oom_score_adj
     }
 
-    /// The container's requests and limits. Those that are not set are missing.
+    /// The container's resource requests and limits, as far as they are set.
     pub fn resources(&self) -> Resources {
         let linux = self.linux.as_ref();
         linux.and_then(|linux| linux.resources).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The engine's traits of cgroups, implemented by [`usher_linux::cgroup`].
+//! Implements the engine's cgroup traits with [`usher_linux::cgroup`].
 
 use std::fs;
 use std::future::pending;
@@ -22,14 +22,13 @@ use usher_linux::files::{Replacement, replace};
 use usher_linux::reaper::{Reaper, Waited};
 use usher_linux::sys;
 
-/// Time limit of systemctl.
 const SYSTEMD_ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// File in a bundle with the values that `delete` restores if the shim has died.
+/// File in a bundle with the values of the pod's cgroup that `delete` restores if the shim has
+/// died.
 const NOTES: &str = "usher-pod-cgroup.json";
 const MODE: u32 = 0o600;
 
-/// Cgroup of a container.
 #[derive(Debug)]
 pub(super) struct OciCgroup(pub Arc<cgroup::Cgroup>);
 
@@ -62,7 +61,6 @@ impl Cgroup for OciCgroup {
     }
 }
 
-/// Watch for OOM kills in the cgroup of a container.
 #[derive(Debug)]
 struct OciOomWatch(cgroup::OomWatch);
 
@@ -192,9 +190,8 @@ pub fn restore_pod_cgroup(bundle: &Path) {
     }
 }
 
-/// Tells systemd the restored value. At its next daemon-reload, systemd would otherwise set the
-/// value of the dead shim again. This does not wait for systemd, because containerd gives `delete`
-/// little time.
+/// Tells systemd the restored value, because otherwise the next daemon-reload would set the dead
+/// shim's value again. Does not wait for systemd, because containerd gives `delete` little time.
 fn have_systemd_know(note: &Note) {
     let Some((unit, property)) = note.systemd() else {
         return;

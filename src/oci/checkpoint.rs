@@ -17,8 +17,7 @@ const DUMP_LOG: &str = "dump.log";
 /// Copy of criu's log in the bundle.
 const COPIED_LOG: &str = "criu-dump.log";
 
-/// Default work directory of criu for a restore: containerd's directory for the container, in the
-/// bundle.
+/// Directory in the bundle in which criu works during a restore, unless the caller names another.
 const WORK: &str = "work";
 
 /// The checkpoint from which a container is restored, and criu's directories.
@@ -131,7 +130,8 @@ impl OciRuntime {
             .await
     }
 
-    /// Puts criu's directory first on the PATH: OCI runtimes no longer have an option for its path.
+    /// Puts criu's directory first on the PATH, because OCI runtimes no longer have an option for
+    /// the path of criu.
     fn find_criu(&self, command: &mut RuntimeCommand) {
         let Some(directory) = self.criu.parent().filter(|_| self.criu.ends_with("criu")) else {
             return;

@@ -34,7 +34,6 @@ const ENVIRONMENT: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Builder of a command of the OCI runtime.
 pub(super) struct RuntimeCommand {
     verb: Verb,
     pub command: Command,
@@ -55,12 +54,12 @@ impl RuntimeCommand {
         }
     }
 
-    /// Allows that the runtime's cancellation token cancels this command.
+    /// Lets the runtime's cancellation token cancel this command.
     pub fn allow_cancel(&mut self) {
         self.is_cancelable = true;
     }
 
-    /// Lowers the time limit to `limit`. A lower time limit stays.
+    /// Lowers the time limit to `limit`, unless it is lower already.
     pub fn limit(&mut self, limit: Duration) {
         self.limit = self.limit.min(limit);
     }
@@ -68,12 +67,12 @@ impl RuntimeCommand {
 
 impl OciRuntime {
     pub(super) fn command(&self, verb: Verb) -> RuntimeCommand {
-        // Each command has its own log: commands run concurrently, and an error must not quote the
-        // log of another command.
+        // Each command has its own log, because commands run concurrently, and an error must not
+        // quote the log of another command.
         let log = self.scratch(LOG);
-        // The log is created before the command starts: if the shim dies, `delete` finds running
-        // commands by this file. If the log cannot be created, the command itself fails, with a
-        // better message.
+        // The log is created before the command starts, because `delete` finds running commands by
+        // this file if the shim dies. If the log cannot be created, the command itself fails, with
+        // a better message.
         let _ = std::fs::File::create(&log.0);
         let mut command = Place::command(self.place.as_ref(), &self.binary);
         command
@@ -88,8 +87,7 @@ impl OciRuntime {
         command.env_clear();
         let given = |name: &&'static str| Some((*name, std::env::var_os(name)?));
         command.envs(ENVIRONMENT.iter().filter_map(given));
-        // Without further threads of Go for its short work, runc's create is a tenth faster
-        // (measured).
+        // With a single thread for Go code, runc's create is a tenth faster (measured).
         command.env("GOMAXPROCS", "1");
         command.arg(verb.to_string()).current_dir(&self.bundle);
         RuntimeCommand {
@@ -133,8 +131,8 @@ impl OciRuntime {
             Waited::Ended(ExitStatus::Code(0)) => Ok(()),
             Waited::Ended(status) => {
                 let silence = || match (status, &self.place) {
-                    // The shim's own program moves the command into its cgroup, and exits with 127
-                    // if the command cannot be executed.
+                    // The shim's own program moves the command into the cgroup `place`, and exits
+                    // with 127 if it cannot execute the command.
                     (ExitStatus::Code(127), Some(_)) => format!("cannot run {:?}", self.binary),
                     _ => format!("exited with {} and gave no reason", status.code()),
                 };
@@ -154,8 +152,8 @@ impl OciRuntime {
         }
     }
 
-    /// Spawns a command and waits for its exit. The time limit includes the spawn, which a disk may
-    /// stall.
+    /// Spawns a command and waits for its exit. The spawn has the same time limit, because a disk
+    /// may stall it.
     async fn wait_for(
         &self,
         command: Command,
@@ -192,7 +190,6 @@ pub fn is_command_log(name: &OsStr) -> bool {
     name.starts_with(SCRATCH.as_bytes()) && name.ends_with(LOG.as_bytes())
 }
 
-/// Counter for the names of temporary files.
 static SCRATCH_FILES: AtomicU64 = AtomicU64::new(0);
 
 /// A temporary file, removed on drop.

@@ -1,4 +1,4 @@
-//! Changes to a bundle's `config.json`. Only the bytes in question change, so fields that the shim
+//! Changes to a bundle's `config.json`. Only the bytes in question change. So fields that the shim
 //! does not know survive, and no model of the document is ever in memory.
 
 use std::fs;
@@ -37,7 +37,6 @@ struct Root {
     readonly: bool,
 }
 
-/// The ID mappings of the container's user namespace.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Linux {
@@ -51,7 +50,7 @@ struct Process<'a> {
     oom_score_adj: Option<&'a RawValue>,
 }
 
-/// Reads the text of a field that exists. A field that is null exists, too.
+/// Reads the JSON text of a field, even if it is null. So `None` means that the field is missing.
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
@@ -92,9 +91,9 @@ pub(super) fn with_oom_score(config: &str, score: i32) -> io::Result<String> {
     changed.ok_or_else(|| io::Error::other("internal error: cannot locate a field in the text"))
 }
 
-/// Mounts these files of the pod's sandbox into the container in `bundle`. Each file has a path in
-/// the container and a path on the node. If the container's owner has mounted something at a path
-/// in the container, that mount stays.
+/// Adds mounts of the pod's shared `files` to the configuration of the container in `bundle`. Each
+/// file has a path in the container and a path on the node. If the container's owner has mounted
+/// something else at the path in the container, that mount stays.
 ///
 /// # Errors
 ///
@@ -199,8 +198,8 @@ pub(super) fn process(bundle: &Path, argv: &[String]) -> Result<Vec<u8>, BundleE
     process.map_err(|source| BundleError::Unreadable { path, source })
 }
 
-/// Returns the OCI process of an exec without its terminal, in order to repeat an exec that the
-/// caller has made before.
+/// Returns the OCI process of an earlier exec without its terminal, so that the shim can repeat the
+/// exec.
 ///
 /// # Errors
 ///
@@ -216,7 +215,7 @@ fn without_terminal(process: &mut Map<String, Value>) {
     process.remove("consoleSize");
 }
 
-/// The range of bytes that `part` takes in `whole`. `part` is a slice of `whole`.
+/// The byte range of `part`, a slice of `whole`.
 fn place(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     Some(start..start.checked_add(part.len())?)

@@ -1,4 +1,4 @@
-//! A container: created, restarted in place and deleted.
+//! Creation, restart in place and deletion of a container.
 
 #![allow(
     clippy::large_futures,
@@ -36,21 +36,21 @@ use super::{
     shim_path,
 };
 
-/// Time limit of the OCI runtime for cleaning up a canceled creation.
+/// Time limit for the OCI runtime to clean up after a canceled creation.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time limit for deleting a container with poststop hooks. A hook that is cut short is never run
-/// again.
+/// Time limit for deleting a container with poststop hooks. The limit is long, because a hook that
+/// is cut short is never run again.
 const HOOKS_END_WITHIN: Duration = Duration::from_secs(100);
 
 /// Bundle of the pod's first container: the working directory in which containerd starts the shim.
 const HOME: &str = ".";
 
-/// Time limit for the previous processes to be gone before a restart in place.
+/// Time limit for the container's earlier processes to be gone before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A bundle, and the OCI runtime for its container.
+/// A container of an OCI runtime, with the parts of its bundle that the shim needs.
 #[derive(Debug)]
 pub(super) struct OciContainer {
     pub id: String,
@@ -59,15 +59,15 @@ pub(super) struct OciContainer {
     pub bundle: PathBuf,
     pub paths: Paths,
     pub options: Options,
-    /// Owner of the pipes of the container's processes.
+    /// UID and GID that own the pipes of the container's processes.
     pub owner: Owner,
     pub runtime: OciRuntime,
     pub reaper: Reaper,
     pub early: EarlyOpener,
     pub words: Words,
-    /// Namespaces that each init process of the container has to be in.
+    /// Namespaces that the container's init has to be in, also after a restart in place.
     pub joins: Namespaces,
-    /// Sandbox of the container's pod, if the shim has made the sandbox.
+    /// The pod's sandbox, if the shim itself has made it (without a pause container).
     pub shares: Option<Arc<OwnSandbox>>,
     /// File on the node that is mounted at the container's `terminationMessagePath`.
     pub termination_message: Option<PathBuf>,
@@ -76,7 +76,7 @@ pub(super) struct OciContainer {
     pub has_poststop_hooks: bool,
 }
 
-/// The handle of a container. Its init processes hold the container, too.
+/// A reference to a container, which implements [`Container`]. Each [`OciInit`] has another one.
 #[derive(Debug)]
 pub(super) struct Handle(pub Arc<OciContainer>);
 
@@ -99,8 +99,8 @@ impl Container for Handle {
         let mut runtime = self.runtime.under(token);
         runtime.within(limits::of_create(options.call_timeout));
         if let Some(sandbox) = &self.shares {
-            // The check whether the sources of the owner's mounts exist may stall on a disk, so
-            // this runs on a thread.
+            // This runs on a thread, because a disk may stall the check that the sources of the
+            // owner's mounts exist.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -166,8 +166,8 @@ impl Container for Handle {
             Err(error) => Err(error.into()),
         };
         if completed.is_err() {
-            // If the restart was canceled, the publication of the container's exit waits for this
-            // call. So this call removes only mounts, processes and cgroups. The deletion of the
+            // If the restart was canceled, the container's exit is published only after this call.
+            // So this call removes only mounts, processes and cgroups. The deletion of the
             // container later removes the rest of the state.
             if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
@@ -201,7 +201,7 @@ impl Container for Handle {
                 }
             }
         };
-        // After an error or panic, too, all output is passed on and everything is unmounted.
+        // Even if the removal fails or panics, all output is passed on and everything is unmounted.
         let deleted = catch_panic(removal).await;
         let drained = async {
             stdio::drain(streams).await;
@@ -243,7 +243,7 @@ impl Container for Handle {
 }
 
 impl OciContainer {
-    /// Settings for the streams of the container or of an exec.
+    /// Stream settings of the container or of an exec, whose ID is `id`.
     pub(super) fn setting<'a>(&'a self, id: &'a str, is_shared: bool) -> Setting<'a> {
         Setting {
             id,
@@ -255,7 +255,7 @@ impl OciContainer {
         }
     }
 
-    /// Writes the OOM score for the creation into the bundle.
+    /// Writes the OOM score into the bundle, so that the OCI runtime creates the container with it.
     fn write_score(&self, score: Option<i32>) {
         if let Some(score) = score
             && let Err(error) = config::set_oom_score(&self.bundle, score)
@@ -264,7 +264,7 @@ impl OciContainer {
         }
     }
 
-    /// The checkpoint to restore the container from, if any.
+    /// The checkpoint from which the container is to be restored, if any.
     fn restore(&self, checkpoint: &str) -> Option<Restore> {
         let given = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         let image = given(checkpoint).or_else(|| given(&self.options.criu_image_path))?;
@@ -367,8 +367,8 @@ impl OciContainer {
         self.runtime.leftover_cgroups(&self.id, &config)
     }
 
-    /// Removes all that a failed creation has left. Some runtimes leave processes or state when
-    /// they fail. A runtime that was killed may leave cgroups that it has not recorded.
+    /// Removes everything that a failed creation may have left. Some runtimes leave processes or
+    /// state when they fail. A runtime that was killed may leave cgroups that it has not recorded.
     async fn discard(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let cgroups = self.leftover_cgroups();
         let state = runtime.state_dir(&self.id);
@@ -388,7 +388,7 @@ impl OciContainer {
     }
 }
 
-/// Waits until no process of the previous init is left.
+/// Waits until the container's cgroup has no processes, so that all earlier processes are gone.
 async fn await_end(cgroup: Option<&dyn Cgroup>, token: &CancelToken) -> Result<(), EngineError> {
     let Some(cgroup) = cgroup else {
         return Ok(());

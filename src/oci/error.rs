@@ -1,4 +1,4 @@
-//! Verbs of the OCI runtime with their time limits, and errors of its commands.
+//! The OCI runtime's commands with their time limits, and the errors of these commands.
 
 use std::fmt;
 use std::io;
@@ -32,8 +32,8 @@ pub enum RuntimeError {
     Unseen(String),
 }
 
-/// Maximum number of characters of the runtime's message that an error quotes. A message may
-/// contain long names that a container has chosen.
+/// Maximum number of characters of the runtime's message that an error quotes, because a message
+/// may contain long names that a container has chosen.
 const SAID_CHARS: usize = 4096;
 
 fn said(text: &str) -> Shortened<'_> {

@@ -18,7 +18,6 @@ use super::container::OciContainer;
 use super::init::kill;
 use super::release::await_execution;
 
-/// The request for an exec, and the parts that carry it out.
 pub(super) struct Execution<'a> {
     pub order: ExecOrder,
     pub container: &'a OciContainer,
@@ -91,9 +90,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the OCI process of the exec, adjusted to the caller's request. The request has its
-    /// own field that says whether the exec has a terminal. The terminal gets its size before the
-    /// program runs.
+    /// Returns the OCI process of the exec. Other fields of the request say whether the exec has a
+    /// terminal and how large the terminal is. The OOM score may be lowered.
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let order = &self.order;
         let mut spec: Map<String, Value> = serde_json::from_slice(&order.spec)?;
@@ -127,7 +125,7 @@ impl Process for OciProcess {
 
     /// Sends a signal to the exec. The shim answers Start when `runc exec` returns, a moment before
     /// the exec's program is executed. In that moment runc's own code in the process would handle
-    /// the signal. So a signal other than SIGKILL is sent only after the execution.
+    /// the signal. So any signal but SIGKILL is sent only after the program was executed.
     fn kill(&self, signal: Signal) -> SignalProgress {
         if signal == Signal::KILL {
             return SignalProgress::Done(self.kill_now(signal));
@@ -140,8 +138,8 @@ impl Process for OciProcess {
     }
 }
 
-/// Lowers the OOM score of an OCI process. Returns false if the score stays. A process without a
-/// score gets the score of its container.
+/// Lowers the OOM score of an OCI process; returns true if it was higher. Leaves a process without
+/// a score as it is, because it gets the score of its container.
 pub(crate) fn lower(process: &mut Map<String, Value>, to: i32) -> bool {
     let Some(own) = process.get("oomScoreAdj").and_then(Value::as_i64) else {
         return false;

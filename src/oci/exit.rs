@@ -1,5 +1,5 @@
-//! The exit status of a container's init, as reported to containerd, in a file of the bundle. The
-//! `delete` command reads it if the shim has died before the container was deleted.
+//! File in the bundle that records the exit of a container's init, as reported to containerd. If
+//! the shim dies before the container is deleted, the `delete` command reads the file.
 //!
 //! containerd's runc shim uses the same file from 2.4 on; each shim can read the other's file.
 
@@ -18,7 +18,7 @@ use usher_linux::files::{Replacement, replace};
 
 const EXIT: &str = "exit.json";
 
-/// Read limit; the file has about 100 bytes.
+/// Maximum number of bytes that are read; the file has about 100.
 const AT_MOST: u64 = 1024;
 
 /// Mode of the file, as containerd writes it.
@@ -66,7 +66,7 @@ fn save(bundle: &Path, exit: RecordedExit) -> io::Result<()> {
     )
 }
 
-/// Reads the exit that this or containerd's shim has recorded; `None` without a valid file.
+/// Reads the exit that usher's or containerd's shim has recorded; `None` without a valid file.
 pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
     let mut json = Vec::new();
     let file = File::open(bundle.join(EXIT)).ok()?;
@@ -80,7 +80,7 @@ pub fn recorded(bundle: &Path) -> Option<RecordedExit> {
     })
 }
 
-/// Removes the record before a new process is made from the bundle.
+/// Removes the record, because a new process is about to be made from the bundle.
 pub(crate) fn forget(bundle: &Path) {
     // Usually the file does not exist, and the removal fails.
     let _ = fs::remove_file(bundle.join(EXIT));

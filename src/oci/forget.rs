@@ -1,15 +1,15 @@
-//! Cleans up the runtime state of an exited container in the place of `runc delete`.
+//! Removes the OCI runtime's state of an exited container without running `runc delete`.
 //!
 //! `runc delete` removes the cgroups listed in `<root>/<id>/state.json`, and then that directory.
 //! Running the command costs many times as much as removing them here. `runc delete` still runs if
-//! there is more to do: groups of resctrl, network devices to return to the node, hooks, cgroups
-//! that the container has made, and anything unknown that a later runc has written into its state
+//! there is more to do: resctrl groups, network devices to return to the node, hooks, cgroups that
+//! the container has made, and anything unknown that a later runc has written into its state
 //! (`destroy` in `libcontainer/state_linux.go`).
 //!
-//! If the cgroup belongs to a scope of systemd, runc stops the scope, and resets a failed scope. On
+//! If the cgroup belongs to a systemd scope, runc stops the scope, and resets a failed scope. On
 //! cgroup v2 a scope stops by itself when its last process has exited, and systemd removes its
 //! cgroup (`systemd.scope(5)`). So runc has nothing to do, unless the scope has failed: systemd
-//! keeps a failed scope. Before version 253, a scope has failed if memory has run out in it
+//! keeps a failed scope. Before systemd 253, a scope has failed if memory has run out in it
 //! (`OOMPolicy=`).
 
 use std::collections::BTreeSet;
@@ -26,13 +26,12 @@ use usher_linux::cgroup::is_named_after;
 
 use super::{OciRuntime, state};
 
-/// Directory in which systemd has a file for each transient unit that it knows. systemd has this
-/// directory from version 235 on.
+/// Directory with a file for each transient unit that systemd knows, from systemd 235 on.
 const UNITS: &str = "/run/systemd/transient";
 
 /// Time limit for systemd to stop the scope of an exited container. After that time `runc delete`
-/// has to stop the scope. Its own time limit is chosen so that both limits together fit into
-/// containerd's limit.
+/// has to stop the scope. The time limit of `runc delete` is so short that both together fit into
+/// containerd's.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for systemd to forget the stopped scope.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
@@ -43,8 +42,8 @@ const EVENTS: &str = "cgroup.events";
 /// Line in `cgroup.events` if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// Number of checks before a process in the cgroup counts as one that stays. A process that was
-/// just reaped may still be in its cgroup.
+/// Number of checks that may find a process in the cgroup before `runc delete` has to take over. A
+/// process that was just reaped may still be in its cgroup.
 const LEAVES_WITHIN: usize = 4;
 
 /// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.

@@ -1,4 +1,5 @@
-//! Fuzz targets: files of the OCI runtime and of containerd, and changes to the configuration.
+//! Fuzz targets that parse files from the OCI runtime and containerd, and change a bundle's
+//! configuration.
 
 use std::path::PathBuf;
 
@@ -22,15 +23,15 @@ const EACH: usize = 96;
 /// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024;
 
-/// Bound like [`EACH`], for the JSON of a process. In a list, the two bytes `0,` of JSON take 32
-/// bytes of memory, and the list's capacity exceeds its length.
+/// Bound like [`EACH`], for the JSON of a process. It is higher, because in a list the two bytes
+/// `0,` of JSON take 32 bytes of memory, and the list's capacity exceeds its length.
 const JSON_EACH: usize = 256;
 const JSON_ANYWAY: usize = 16 * 1024;
 
 /// An OOM score that occurs nowhere else.
 const SCORE: i32 = -997;
 
-/// JSON inside calls of the Task service.
+/// Parses the JSON in calls of the Task service.
 pub fn calls(input: &[u8]) {
     resources(input);
     assert_bounded(input.len(), JSON_EACH, JSON_ANYWAY, || {
@@ -40,12 +41,12 @@ pub fn calls(input: &[u8]) {
     });
 }
 
-/// kubelet's configuration of a sandbox.
+/// Parses kubelet's configuration of a sandbox.
 pub fn sandbox(input: &[u8]) {
     sandboxes::fuzz::config(input);
 }
 
-/// Files written by the OCI runtime, and by a shim that has died.
+/// Parses files that the OCI runtime, or a shim that has died, has written.
 pub fn state(input: &[u8]) {
     files(input);
     runtime_state(input);
@@ -56,7 +57,7 @@ fn runtime_state(input: &[u8]) {
     assert_bounded(input.len(), EACH, 16 * 1024, || state::noted(input));
 }
 
-/// A bundle's `config.json`, and all changes that the shim makes to it.
+/// Parses a bundle's `config.json`, and changes it in each way in which the shim does.
 pub fn bundle(input: &[u8]) {
     let read = || serde_json::from_slice::<Bundle>(input);
     if let Ok(bundle) = assert_bounded(input.len(), EACH, ANYWAY, read) {

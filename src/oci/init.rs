@@ -27,27 +27,28 @@ use super::exec::{self, Execution};
 use super::release::release;
 use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 
-/// Time limit of the OCI runtime for killing the remaining processes of a container. The
-/// container's exit waits for this command.
+/// Time limit for the OCI runtime to kill the processes that an exited init has left. The limit is
+/// short, because the container's exit is reported only afterwards.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time limit for the remaining processes to be gone, after the command that kills them.
+/// Time limit for the shim to kill the processes that still remain after that command.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time limit of the OCI runtime for starting the postStart handler. The handler itself has no time
-/// limit, as with kubelet.
+/// Time limit for the OCI runtime to start the postStart handler. As with kubelet, the handler
+/// itself has no time limit.
 const RUNTIME_TAKES: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct OciInit {
     container: Arc<OciContainer>,
     pid: i32,
-    /// The container's cgroup, found as early as possible: the program may move to another cgroup.
+    /// The container's cgroup, looked up as early as possible, because the program may move to
+    /// another cgroup.
     cgroup: Arc<OnceLock<Arc<ContainerCgroup>>>,
 }
 
 impl OciInit {
-    /// Makes the init and exit future of a new process.
+    /// Makes the init handle and the exit future of a new init process.
     pub fn new_init(container: &Arc<OciContainer>, mut child: Child) -> NewInit {
         let init = OciInit {
             container: Arc::clone(container),
@@ -90,7 +91,8 @@ impl OciInit {
         }
     }
 
-    /// Thaws the container after a command that was cut short: such a command may leave it frozen.
+    /// Thaws the container if the command was cut short, because it may have left the container
+    /// frozen.
     fn thaw_after(&self, outcome: Result<(), super::RuntimeError>) -> Result<(), EngineError> {
         if outcome
             .as_ref()
@@ -102,9 +104,9 @@ impl OciInit {
         Ok(outcome?)
     }
 
-    /// Sends a signal by the runtime's `kill` command. The shim uses this command for signals to
-    /// all processes of the cgroup. It also uses the command for runtimes that start a VM: the
-    /// process that such a runtime reports is not the container's init.
+    /// Sends a signal with the runtime's `kill` command. The shim uses this command for signals to
+    /// all processes of the cgroup, and for runtimes that start a VM. The process that such a
+    /// runtime reports is not the container's init.
     async fn kill_by_runtime(self, signal: Signal, all: bool) -> Result<(), EngineError> {
         let killed = self.container.runtime.kill(self.id(), signal.number(), all);
         let Err(error) = killed.await else {
@@ -209,10 +211,10 @@ impl Init for OciInit {
         if let Err(error) = retry_on_exhaustion(kill_all).await {
             tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
-        // The runtime may have left processes. crun kills nothing in the cgroups below the
-        // container's cgroup. runc kills nothing from 1.2 on once the init is gone. The shim kills
-        // the processes only if the cgroup's name shows that it belongs to the container alone.
-        // Another cgroup may have foreign processes.
+        // The runtime may have left processes: crun kills nothing in the cgroups below the
+        // container's cgroup, and from 1.2 on runc kills nothing once the init is gone. The shim
+        // kills them only if the cgroup's name shows that it belongs to the container alone,
+        // because any other cgroup may have foreign processes.
         let cgroup = self.cgroup.get();
         if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
             && !cgroup.end_all(REST_ENDS_WITHIN).await
@@ -310,7 +312,6 @@ impl fmt::Debug for OciInit {
     }
 }
 
-/// Sends a signal to a child process.
 pub(crate) fn kill(reaper: &Reaper, pid: i32, signal: Signal) -> Result<(), EngineError> {
     let killed = reaper.kill(pid, signal.number());
     killed.map_err(|error| match error.raw_os_error() {
@@ -319,7 +320,7 @@ pub(crate) fn kill(reaper: &Reaper, pid: i32, signal: Signal) -> Result<(), Engi
     })
 }
 
-/// Lowers the OOM score of an OCI process to `score`. A lower score stays.
+/// Lowers the OOM score of an OCI process to `score`, unless it is lower already.
 fn with_score(process: Vec<u8>, score: Option<i32>) -> serde_json::Result<Vec<u8>> {
     let Some(score) = score else {
         return Ok(process);

@@ -1,4 +1,4 @@
-//! The engine's part of the program's commands.
+//! The engine's part of the shim's commands `start`, `delete` and `-info`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use super::leftovers::{self, Leftover, WhenLocked};
 use super::sandbox::{self, maker};
 use super::{Bundle, BundleError, OciEngine, exit, options, restore_pod_cgroup, runtime::INIT_PID};
 
-/// The kind of [`OciEngine`].
+/// The [`EngineKind`] of [`OciEngine`].
 #[derive(Clone, Copy, Debug)]
 pub struct Oci;
 
@@ -50,8 +50,8 @@ impl EngineKind for Oci {
     fn annotations(&self, bundle: &Path) -> Result<BTreeMap<String, String>, EngineError> {
         match Bundle::read(bundle) {
             Ok(bundle) => Ok(bundle.annotations),
-            // A sandbox without a pause container has no configuration in its bundle: containerd
-            // sends the configuration later.
+            // A sandbox without a pause container has no configuration in its bundle, because
+            // containerd sends the configuration later.
             Err(BundleError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 Ok(BTreeMap::new())
             }
@@ -63,7 +63,7 @@ impl EngineKind for Oci {
         exit::recorded(bundle)
     }
 
-    /// The OCI runtime wrote it at create.
+    /// Reads the file that the OCI runtime wrote at create.
     fn init_pid(&self, bundle: &Path) -> u32 {
         let written = std::fs::read_to_string(bundle.join(INIT_PID)).unwrap_or_default();
         written.trim().parse().unwrap_or_default()
@@ -103,7 +103,6 @@ impl EngineKind for Oci {
     }
 }
 
-/// A tokio runtime on this thread.
 fn tokio() -> Result<tokio::runtime::Runtime, EngineError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

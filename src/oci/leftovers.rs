@@ -20,10 +20,11 @@ use usher_linux::{rootfs, sys};
 use super::joined::Joined;
 use super::{Bundle, OciRuntime, is_command_log, options};
 
-/// Time for the OCI runtime to delete a container; containerd gives `delete` five seconds in all.
+/// Time limit for the OCI runtime to delete a container; containerd gives `delete` five seconds in
+/// all.
 const DELETED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Number of containers that are deleted at the same time.
+/// Maximum number of containers that are deleted at the same time.
 const DELETED_AT_ONCE: usize = 8;
 
 /// Time to wait for another `delete` that deletes the same container ([`WhenLocked::Wait`]).
@@ -43,8 +44,8 @@ pub(super) struct Leftover {
     id: String,
     runtime: OciRuntime,
     cgroups: BTreeSet<PathBuf>,
-    /// A lock on the runtime's state of the container. Two `delete` commands may find the same
-    /// container: its own, and the one for the pod's first container. `None` if the runtime has no
+    /// Lock on the runtime's state of the container, because two `delete` commands may find the
+    /// same container: its own, and that of the pod's first container. `None` if the runtime has no
     /// state of the container, or if the other command has held the lock for too long.
     _lock: Option<Flock<File>>,
 }
@@ -52,7 +53,8 @@ pub(super) struct Leftover {
 /// The treatment of a container that another `delete` command is deleting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenLocked {
-    /// Wait for the other command: the answer of this one says that the container is gone.
+    /// Wait for the other command, because this command reports to containerd that the container is
+    /// gone.
     Wait,
     /// Leave the container to the other command, because this one has its own container to delete.
     Skip,
@@ -60,8 +62,8 @@ pub(super) enum WhenLocked {
 
 impl Leftover {
     /// Finds what is left of a container. Returns `None` if nothing is left, or if the container is
-    /// skipped. `first` is the bundle of the pod's first container. The OCI runtime works there,
-    /// because containerd may remove the container's own bundle at any moment.
+    /// left to another `delete`. The OCI runtime works in `first`, the bundle of the pod's first
+    /// container, because containerd may remove the container's own bundle at any moment.
     pub fn find(
         namespace: &str,
         container: &Joined,
@@ -104,8 +106,8 @@ impl Leftover {
     }
 }
 
-/// Finds what is left of the pod's other containers, all at the same time: each may have a command
-/// of the OCI runtime that has to end first.
+/// Finds what is left of the pod's other containers, all at the same time, because each search may
+/// have to wait for a command of the OCI runtime.
 pub(super) fn find_others(
     namespace: &str,
     others: &[Joined],
@@ -122,7 +124,8 @@ pub(super) fn find_others(
     })
 }
 
-/// Deletes the pod's first container and the others, [`DELETED_AT_ONCE`] at a time.
+/// Deletes the pod's first container and the others, at most [`DELETED_AT_ONCE`] of the others at a
+/// time.
 ///
 /// # Errors
 ///
@@ -176,12 +179,13 @@ fn lock(state: &Path, when_locked: WhenLocked) -> Option<Flock<File>> {
 }
 
 /// Waits until no command of the OCI runtime runs for the container in `bundle`, and kills commands
-/// that do not exit in time. A `create` that is not killed soon completes, and then its container
-/// can be deleted. A `create` that is killed leaves cgroups that are recorded nowhere. Returns true
-/// if a command was running.
+/// that do not exit in time. Returns true if a command was running.
+///
+/// Killing is the last resort, because a `create` that completes leaves a container that can be
+/// deleted, whereas a killed `create` leaves cgroups that are recorded nowhere.
 pub(super) fn await_commands(bundle: &Path) -> bool {
     let logs = command_logs(bundle);
-    // Usually the shim has ended normally, and there are no logs. Then do not search all processes.
+    // Usually the shim has ended normally and left no logs: then do not search all processes.
     if logs.is_empty() {
         return false;
     }

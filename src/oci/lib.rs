@@ -9,13 +9,13 @@
 //! | `shim_path.rs` | file of the bundle: the path of the shim |
 //! | `joined.rs` | files of the first container's bundle: the pod's other containers |
 //! | `container.rs` | a container: created, restarted in place, removed |
-//! | `restoration.rs` | a container that is restored |
+//! | `restoration.rs` | a container that is restored from a checkpoint |
 //! | `forget.rs`, `state.rs` | the runtime's state of a container: removed and read |
 //! | `init.rs`, `release.rs` | the init process: released, killed, frozen, updated |
 //! | `exec.rs` | execs |
 //! | `checkpoint.rs` | checkpoints by criu |
 //! | `cgroup.rs` | the cgroups of the container and its pod |
-//! | `kind.rs`, `leftovers.rs` | the engine's part of the program's commands |
+//! | `kind.rs`, `leftovers.rs` | the engine's part of the shim's commands, such as `delete` |
 //! | `sandbox` | a pod's shared resources without a pause container |
 
 // clippy.toml has the limit. Tests may exceed it.
@@ -134,13 +134,13 @@ pub use runtime::{OciRuntime, retry_on_exhaustion};
 use container::{Handle, OciContainer};
 use words::Words;
 
-/// The engine that runs OCI runtimes. The options of a container name its runtime.
+/// The engine that runs containers with OCI runtimes. The options of a container name its runtime.
 #[derive(Clone, Debug)]
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
-    /// Threads that read the files that options name. There is at most one such thread at a time,
-    /// even if a file stalls and is read again.
+    /// Threads that read the files that options name, one at a time. So if a disk stalls a read,
+    /// repeated requests start no further threads.
     options_files: Threads,
 }
 

@@ -13,8 +13,8 @@ const AT_MOST: Duration = Duration::from_secs(100);
 /// limit is long, because a hook may load a driver.
 const CREATES_WITHIN_AT_MOST: Duration = Duration::from_secs(600);
 
-/// Time before the caller's deadline in which an incomplete container is removed, and the caller
-/// gets the error.
+/// Time reserved before the caller's deadline, to remove an incomplete container and return the
+/// error.
 const ANSWERS_BEFORE_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Time limit of a creation. `call_timeout` is the time until the caller's deadline.
@@ -27,9 +27,9 @@ pub fn of_create(call_timeout: Option<Duration>) -> Duration {
 
 /// Number of times that a container's deletion has exceeded its limit.
 ///
-/// A deletion that hangs may succeed when it is tried again. A deletion that is slow, as on a busy
-/// node with systemd, needs more time, or it would start over forever. The caller gives up before
-/// such a deletion is over, and finds the container deleted at the next call.
+/// A deletion that hangs may succeed when it is tried again. A slow deletion, as on a busy node
+/// with systemd, would start over forever, so each timeout doubles the limit. The caller gives up
+/// before such a deletion is over, and finds the container deleted at the next call.
 #[derive(Debug, Default)]
 pub struct TimeLimits(AtomicU32);
 

@@ -11,11 +11,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-/// Read limit: the last bytes of the log, where the reason is.
+/// Maximum number of bytes that are read, at the end of the log, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
-/// Maximum number of braces that may begin no object. The parser may parse the text after each such
-/// brace again, so this limits its work.
+/// Maximum number of times that parsing starts at a brace. The brace may begin no object, and then
+/// the parser reads the same text again, so this limits its work.
 const FALSE_BEGINNINGS: usize = 256;
 
 #[derive(Default, Deserialize)]
@@ -49,8 +49,7 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // Parsing continues where the previous parsing stopped. If that is at the same brace, it
-        // continues after the brace.
+        // Parsing continues where it stopped, but at least after the brace.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();

@@ -28,7 +28,7 @@ pub struct Options {
     pub no_new_keyring: bool,
     /// Cgroup for the shim itself, below the root of each hierarchy.
     pub shim_cgroup: String,
-    /// Owner of the pipes of the container's processes; [0 means not given](Options::owner).
+    /// UID that owns the pipes of the container's processes; [0 means not given](Options::owner).
     pub io_uid: u32,
     pub io_gid: u32,
     /// The OCI runtime; `runc` if empty.
@@ -117,9 +117,9 @@ pub enum OptionError {
 }
 
 /// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
-/// passes the options from containerd's configuration. containerd 1.7 and later pass these options
-/// as text (`ConfigBody`). Earlier versions pass [a file's name](name_a_file), and the file [has to
-/// be read before](with_file).
+/// passes on the table of options in its configuration: from containerd 1.7 on as text
+/// (`ConfigBody`), before as [a file's name](name_a_file). The caller has to [add that file's
+/// content](with_file) first.
 ///
 /// # Errors
 ///
@@ -170,7 +170,7 @@ pub fn with_file(mut any: Any) -> Result<Any, OptionsError> {
     };
     let text = std::fs::read(&path).map_err(|error| OptionsError::Unread { path, error })?;
     let mut output = CodedOutputStream::vec(&mut any.value);
-    // The message may already have this field. If a field occurs twice, the last one counts.
+    // The message may already have this field. If a field occurs twice, protobuf uses the last one.
     output
         .write_bytes(CONFIG_BODY_FIELD, &text)
         .and_then(|()| output.flush())?;
@@ -232,9 +232,9 @@ fn one_line(error: &str) -> OptionError {
 }
 
 impl Options {
-    /// Owner of the pipes of a process. If the options leave an ID out (0), it is the ID of the
-    /// root of the container's user namespace. With another owner, the program could not reopen
-    /// `/dev/stdout`. Docker leaves both IDs out for a shim that is not containerd's own.
+    /// Owner of the pipes of a process. An ID that the options leave out (0) becomes that of root
+    /// in the container's user namespace, because the program could not reopen `/dev/stdout` with
+    /// another owner. Docker leaves both IDs out for a shim that is not containerd's own.
     pub fn owner(&self, bundle: &Bundle) -> Owner {
         let (root_uid, root_gid) = bundle.root();
         let or = |id: u32, root: u32| if id == 0 { root } else { id };
@@ -278,7 +278,6 @@ pub fn implies_systemd_cgroup(sent: Option<&Any>, options: &Options, bundle: &Bu
     !is_configured && bundle.has_systemd_cgroup() && systemd_runs()
 }
 
-/// True if systemd runs on the node.
 pub(super) fn systemd_runs() -> bool {
     Path::new(SYSTEMD_RUNS).is_dir()
 }
@@ -388,7 +387,7 @@ mod tests {
         let is_configured = |any: &Any| are_configured(any, &from_any(Some(any)).unwrap());
         assert!(!is_configured(&sent(|_| {})));
         assert!(is_configured(&sent(|options| options.set_io_uid(7))));
-        // Without the address, the message comes from the configuration, even if it is empty.
+        // A message without the address comes from the configuration, even if the message is empty.
         assert!(is_configured(&any(RUNC, Vec::new())));
         assert!(!is_configured(&any(GENERIC, Vec::new())));
         assert!(is_configured(&wrapped(3, "SystemdCgroup = false\n")));
@@ -445,8 +444,8 @@ mod tests {
         );
     }
 
-    /// Bundles can be older than the removal of the runtime. The `delete` command of a newer shim
-    /// has to clean them up.
+    /// An old bundle may name the removed runtime; the `delete` command of a newer shim has to read
+    /// its options all the same.
     #[test]
     fn a_bundle_that_names_the_removed_runtime_can_still_be_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();

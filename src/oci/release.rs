@@ -1,4 +1,4 @@
-//! Releases a parked container.
+//! Releases a parked container, whose init waits to execute the program.
 //!
 //! runc's init waits until a reader opens `<root>/<id>/exec.fifo`, writes one byte, and executes
 //! the program. `runc start` opens the FIFO too, but in a process of its own, which costs five
@@ -26,11 +26,13 @@ use super::{OciRuntime, state};
 /// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
 
-/// Number of the first checks if the program was executed, and the pause between two checks. An execution takes a fraction of a millisecond, which is shorter than a tick of tokio's
-/// timer.
+/// Number of the first checks whether the program was executed, and the pause between two checks.
+/// These pauses block the thread, because an execution takes a fraction of a millisecond, less than
+/// a tick of tokio's timer.
 const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 
-/// Further checks of the same kind for a busy machine, with pauses on tokio's timer.
+/// Number of further checks, on a busy machine, and the pause between two of them, on tokio's
+/// timer.
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
@@ -51,7 +53,7 @@ pub async fn release(
 ) -> Result<(), EngineError> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
-        // The command of the OCI runtime returns even if the program has exited already. Only this
+        // The runtime's `start` command returns even if the program has exited already. Only this
         // command then knows whether the program has run.
         return Ok(runtime.start(id).await?);
     }
@@ -100,7 +102,8 @@ async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
     await_execution(pid).await;
 }
 
-/// Waits until a process of runc's executes its program, or is gone.
+/// Waits until a process of runc's has executed its program or is gone. Gives up after about a
+/// second.
 pub async fn await_execution(pid: i32) {
     let comm = format!("/proc/{pid}/comm");
     let is_parked = || std::fs::read(&comm).is_ok_and(|comm| comm.trim_ascii_end() == PARKED);
@@ -151,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// A parked container, as runc leaves it, and its FIFO.
+    /// A parked container's state directory, as runc leaves it, and its FIFO.
     fn parked(dir: &Path) -> (OciRuntime, PathBuf) {
         let options = Options {
             root: dir.display().to_string(),

@@ -11,7 +11,7 @@ use super::checkpoint::Restore;
 use super::container::OciContainer;
 use super::init::OciInit;
 
-/// The container, its checkpoint, and the ends of its streams.
+/// A container, its checkpoint, and the streams for its process.
 #[derive(Debug)]
 pub(super) struct OciRestoration {
     container: Arc<OciContainer>,

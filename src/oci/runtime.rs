@@ -59,8 +59,8 @@ pub struct OciRuntime {
 }
 
 impl OciRuntime {
-    /// Makes the runtime that `options` name, for the container in `bundle`. Each of containerd's
-    /// namespaces has its own directory of state.
+    /// Makes the runtime that `options` name, for the container in `bundle`. The runtime keeps its
+    /// state in a directory for each of containerd's namespaces.
     pub fn new(options: &Options, namespace: &str, bundle: &Path, reaper: Reaper) -> OciRuntime {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         OciRuntime {
@@ -93,7 +93,7 @@ impl OciRuntime {
         }
     }
 
-    /// Directory of the runtime's state of container `id`.
+    /// Directory in which the runtime keeps the state of container `id`.
     pub fn state_dir(&self, id: &str) -> PathBuf {
         self.root.join(id)
     }
@@ -111,8 +111,8 @@ impl OciRuntime {
         state::is_native(&self.state_dir(id))
     }
 
-    /// Checks that a container's init is in the namespaces that the container has to join. Does not
-    /// check a runtime that starts a VM.
+    /// Checks that a container's init is in the namespaces that the container has to join. Checks
+    /// nothing if the runtime starts a VM.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl OciRuntime {
             .await
     }
 
-    /// Path of the file for the PID of a container's init. If an earlier file exists, removes it.
+    /// Removes an earlier PID file of the container's init, and returns the file's path.
     pub(super) fn init_pid_file(&self) -> PathBuf {
         let file = self.bundle.join(INIT_PID);
         // The removal fails the first time, because the file does not exist yet.
@@ -160,7 +160,8 @@ impl OciRuntime {
         file
     }
 
-    /// Returns the process that a command has made. Kills it if the command was cut short.
+    /// Returns the process that a command has made, or kills the process if the command was cut
+    /// short.
     pub(super) async fn new_init(
         &self,
         verb: Verb,
@@ -192,7 +193,7 @@ impl OciRuntime {
         self.simple(Verb::Start, [id]).await
     }
 
-    /// Executes a process, an OCI process as JSON, in a container, with an OOM score of at most
+    /// Executes `process` (an OCI process as JSON) in a container, with an OOM score of at most
     /// `oom_score`.
     ///
     /// # Errors
@@ -209,8 +210,8 @@ impl OciRuntime {
         self.exec_within(limit, id, process, oom_score, stdio).await
     }
 
-    /// Repeats an exec that the caller has executed in a container before, without streams. `limit`
-    /// is the runtime's time limit.
+    /// Repeats an earlier exec of the caller in a container, without streams. `limit` is the time
+    /// limit of the runtime's command.
     ///
     /// # Errors
     ///
@@ -292,7 +293,8 @@ impl OciRuntime {
         self.simple(Verb::Resume, [id]).await
     }
 
-    /// Updates a container's resources: the OCI specification's `LinuxResources` as JSON.
+    /// Updates a container's resources; `resources` is the OCI specification's `LinuxResources` as
+    /// JSON.
     ///
     /// # Errors
     ///
@@ -325,8 +327,8 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // The container exited while the runtime paused it. The thaw belongs to the deletion,
-            // so no token cancels the thaw.
+            // The container exited while the runtime paused it. No token cancels the thaw, because
+            // it is a part of the deletion.
             let mut steady = self.clone();
             steady.cancel_token = CancelToken::default();
             steady.within(RESUMES_WITHIN);
@@ -443,8 +445,8 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Reads a PID file. While descriptors are exhausted, tries again: the process exists already, so
-/// the command must not fail.
+/// Reads a PID file. Tries again while descriptors are exhausted, because the process exists
+/// already, so the command must not fail.
 async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
     let read = async || match std::fs::read_to_string(file) {
         Err(source) if is_shortage(&source) => Err(RuntimeError::NotRun {

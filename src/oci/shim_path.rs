@@ -1,6 +1,6 @@
 //! containerd's file with the path of a bundle's shim.
 //!
-//! A restarted containerd reads the file, and runs this program's `delete` if the shim dies later.
+//! A restarted containerd reads this path, and runs the program's `delete` if the shim dies later.
 //! containerd writes the file into the bundle for which it starts a shim. Since 2.3, containerd
 //! starts no shim for a container that joins a pod, and writes no file into that container's
 //! bundle. After a restart containerd then derives the shim's program from the runtime's type. If

@@ -1,4 +1,4 @@
-//! The directory with an OCI runtime's state of a container, `<root>/<id>`.
+//! The directory in which an OCI runtime keeps a container's state, `<root>/<id>`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -72,7 +72,6 @@ pub fn is_parked_by_runc(directory: &Path) -> bool {
     is_fifo && directory.join(RUNC).exists() && !directory.join(CRUN).exists()
 }
 
-/// Path of the FIFO at which runc's init process waits.
 pub fn fifo(directory: &Path) -> PathBuf {
     directory.join(FIFO)
 }
@@ -82,7 +81,7 @@ pub fn cgroups(directory: &Path) -> BTreeSet<PathBuf> {
     noted(&fs::read(directory.join(RUNC)).unwrap_or_default())
 }
 
-/// Cgroups in the text of runc's state file.
+/// Cgroups listed in the text of runc's state file.
 pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     let noted = serde_json::from_slice::<Cgroups>(state).ok();
     let paths = noted.map(|state| state.cgroup_paths.into_values());

@@ -1,5 +1,5 @@
-//! The shim's messages to the owner of a container, written in order on a thread, as a disk may
-//! stall.
+//! The shim's messages to the owner of a container. A thread writes them in order, because a disk
+//! may stall a write.
 
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use usher_linux::stdio::Rest;
 /// Maximum number of a container's messages that are queued for the disk.
 const WAITING_AT_MOST: usize = 16;
 
-/// The queue of a container's messages.
 #[derive(Debug)]
 pub(super) struct Words {
     thread: Threads,
@@ -20,8 +19,8 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Queues the write of a message, which is dropped if the queue is full. The returned work ends
-    /// when the message is written.
+    /// Queues the write of a message. Returns `None`, and drops the message, if the queue is full.
+    /// The returned work ends when the message is written.
     pub fn enqueue(&self, write: Rest) -> Option<Work<()>> {
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
             tracing::debug!("message to the container's owner dropped: too many wait for the disk");

@@ -21,7 +21,8 @@ pub(crate) fn plan(id: &str, facts: &Facts, rules: &Rules) -> Result<Plan, CallE
     Ok(reading.plan)
 }
 
-/// Converts the facts of a container's bundle to what the core needs. `id` is the container's id.
+/// Builds the core's description of a new container from the facts of its bundle. `id` is the
+/// container's id.
 pub(crate) fn new_container(id: &str, facts: &Facts) -> NewContainer {
     let identity = Identity::read(id, &facts.annotations);
     NewContainer {

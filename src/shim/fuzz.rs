@@ -1,21 +1,21 @@
-//! Fuzz targets: calls to the shim, and the input of its program.
+//! Fuzz targets for calls to the shim, and for the standard input of its `start` command.
 
-/// containerd's standard input to `start`.
+/// Fuzzes the standard input that containerd writes to `start`.
 pub fn bootstrap(input: &[u8]) {
     crate::process::fuzz::bootstrap(input);
 }
 
-/// JSON and messages inside calls of the Task service.
+/// Fuzzes the JSON and the nested messages in calls of the Task service.
 pub fn calls(input: &[u8]) {
     crate::calls::fuzz::calls(input);
 }
 
-/// ttrpc on the control socket.
+/// Fuzzes the ttrpc server of the control socket.
 pub fn control(input: &[u8]) {
     crate::process::fuzz::ttrpc::control(input);
 }
 
-/// ttrpc on the socket for containerd.
+/// Fuzzes the ttrpc server of the socket for containerd.
 pub fn task(input: &[u8]) {
     crate::process::fuzz::ttrpc::task(input);
 }

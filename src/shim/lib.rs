@@ -10,7 +10,7 @@
 //! | `task_table` | the actor's table of tasks: processes, handles, waiting callers |
 //! | [`calls`] | parameters, answers and errors of the calls that the actor answers |
 //! | `bundle` | converts OCI specifications to the terms of the core |
-//! | [`node`] | the parts of the shim and the machine that the actor uses |
+//! | [`node`] | the dependencies of the actor, such as the engine and the clock |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
 //! | [`sandbox`] | containerd's Sandbox service, for pods without a pause container |
 //! | [`control`] | the control socket: shows a pod to `usher`, and takes its commands |
@@ -25,7 +25,7 @@
 //! | `simulation` | a simulated node, on which tests run pods |
 //! | `fuzz` | fuzz targets for calls and for the input of `start`, which the tests run too |
 
-// clippy.toml has the limit. Tests may exceed it.
+// clippy.toml sets the maximum size of a future. Tests may exceed this size.
 #![cfg_attr(not(test), deny(clippy::large_futures))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]

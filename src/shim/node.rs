@@ -1,4 +1,4 @@
-//! The parts of the shim and the machine that an actor uses.
+//! The dependencies of a pod's actor, such as the engine and the clock.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use usher_api::Archive;
 use usher_core::plan::Rules;
 use usher_engine::Engine;
 
-/// Everything outside of the actor that the actor uses. Tests replace each part by a simulated
-/// part, and only the simulated parts inject faults.
+/// Dependencies of a pod's actor. Tests replace each of them by a simulation, and only simulations
+/// inject faults.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub engine: Arc<dyn Engine>,

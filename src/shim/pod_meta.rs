@@ -16,7 +16,8 @@ pub(crate) struct PodMeta {
 }
 
 impl PodMeta {
-    /// Creates empty metadata in containerd's `namespace`.
+    /// Creates the metadata of a pod whose names are not known yet. `namespace` is containerd's
+    /// namespace.
     pub fn new(namespace: &str) -> PodMeta {
         PodMeta {
             namespace: namespace.to_owned(),

@@ -1,8 +1,8 @@
 //! The history of a pod, as a bounded number of facts.
 //!
-//! The [lifecycle core](usher_core::lifecycle) forgets everything that it no longer needs. This module
-//! decides nothing. It keeps the facts that `usher` shows to people: when a container was created,
-//! executed, ready, stopped, killed and removed.
+//! The [lifecycle core](usher_core::lifecycle) forgets everything that it no longer needs. This
+//! module decides nothing. It keeps the facts that `usher` shows to people: when a container was
+//! created, executed, ready, stopped, killed and removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct Past {
     pub created: Time,
     /// Time at which the container's program was last executed.
     pub executed: Option<Time>,
-    /// Time at which the container last became ready, which means that it was started or has
+    /// Time at which the container last became ready: it completed its start, or its program
     /// succeeded.
     pub became_ready: Option<Time>,
     /// Time at which the container's latest process first got a stop signal or SIGKILL.
@@ -75,7 +75,8 @@ pub struct Past {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub at: Time,
-    /// Index of the container's name; `None` for an event of the pod.
+    /// Index of the container's history in the record's names; `None` for an event of the whole
+    /// pod.
     name: Option<u8>,
     pub what: What,
 }
@@ -87,12 +88,12 @@ pub enum What {
     /// The shim has answered Start, and does not execute the program yet.
     Held,
     Executed,
-    /// The container is started, or has succeeded.
+    /// The container has completed its start.
     Ready,
     /// A person released the container before its turn came.
     Released,
-    /// The caller asked the shim to send a signal. `is_stop` is true if the core takes the signal
-    /// for a stop signal. SIGKILL is no stop signal.
+    /// The caller asked the shim to send a signal. `is_stop` is true if the core treats the signal
+    /// as a stop signal, which is never so for SIGKILL.
     Asked {
         signal: Signal,
         is_stop: bool,
@@ -104,26 +105,26 @@ pub enum What {
     },
     /// SIGKILL was delivered.
     Killed(SignalReason),
-    /// The exit code of the process.
+    /// The process exited with this code.
     Exited(u32),
-    /// The exit code that the caller was told.
+    /// The shim reported this exit code to the caller.
     Reported(u32),
     /// The container will be restarted in place after this time.
     BackingOff(Duration),
     /// The restart in place failed for this reason.
     NotRestarted(Box<str>),
     OomKilled,
-    /// A liveness probe has failed for the first time in a row, or any probe has failed at least as
-    /// often in a row as its threshold.
+    /// A probe failed. Recorded for the first of consecutive failures of a liveness probe, and for
+    /// every failure that reaches or exceeds the probe's threshold.
     ProbeFailed(Box<FailedProbe>),
     /// A hook ended. The text is the reason if the hook failed.
     HookOver(HookKind, Option<Box<str>>),
     /// The postStart handler of a restart in place ended, or kubelet's postStart handler failed.
     /// The text is the reason if the handler failed.
     PostStarted(Option<Box<str>>),
-    /// A defer container is not run.
+    /// The core decided not to run this defer container.
     Skipped,
-    /// The time of a defer container was extended by this much, beyond the grace period.
+    /// The core let a defer container run for this long after the end of the grace period.
     Extended(Duration),
     Gone,
     /// The core began the termination of the pod.
@@ -142,14 +143,14 @@ pub struct FailedProbe {
     /// Number of consecutive failures, and the failure threshold of the probe.
     pub failures: u32,
     pub threshold: u32,
-    /// The reason in a short sentence. The text may come from outside.
+    /// The reason in a short sentence, which may contain text from outside the shim.
     pub reason: Box<str>,
 }
 
 impl Record {
     /// Records that a container is being created. If an earlier container has the same name,
     /// replaces its history, except its kills and its last failed probe, and counts a restart.
-    /// Ignores further names if there are too many.
+    /// Ignores a new name if the record already has too many names.
     pub fn creates(
         &mut self,
         now: Time,
@@ -199,8 +200,8 @@ impl Record {
         }
     }
 
-    /// Records an event of a container. Ignores a container that is not in the record: there were
-    /// too many, or a later container has the same name.
+    /// Records an event of a container. Ignores a container that is not in the record, because
+    /// there were too many names, or a later container has the same name.
     pub fn note(&mut self, now: Time, id: &ContainerId, what: What) {
         if let Some(index) = self.names.iter().position(|past| past.id == *id) {
             self.note_of(now, index, what);
@@ -216,8 +217,7 @@ impl Record {
         self.note(now, id, what);
     }
 
-    /// Records a decision that the core reports. Some reports are only for the log: they change
-    /// nothing here.
+    /// Records a decision of the core. Ignores reports that are only for the log.
     pub fn note_report(&mut self, now: Time, report: &Report) {
         match report {
             Report::Held { name, .. } => self.note_of_name(now, name, What::Held),
@@ -242,8 +242,8 @@ impl Record {
                     threshold: *threshold,
                     reason: reason.to_string().into(),
                 };
-                // A startup probe is expected to fail until it succeeds. Of many consecutive
-                // failures, the first and the last say enough.
+                // A startup probe is expected to fail at first, so its first failure is no news.
+                // Failures between the first and the threshold add nothing.
                 let is_news = *probe == ProbeKind::Liveness && *failures == 1;
                 if is_news || failures >= threshold {
                     let what = What::ProbeFailed(Box::new(failed.clone()));
@@ -308,7 +308,7 @@ impl Record {
     }
 
     /// Records when each stage of the pod's start is first done, and when the pod is first ready.
-    /// An item of `stages` has the name of the stage's first container, which identifies the stage,
+    /// An item of `stages` is the name of the stage's first container, which identifies the stage,
     /// and true if the stage is done. `is_ready` is true if all sidecars and apps are ready.
     pub fn progress<'a>(
         &mut self,
@@ -405,15 +405,15 @@ impl Past {
 }
 
 impl Record {
-    /// True if a container of the pod was created since the record began. A failed Create does not
-    /// count.
+    /// True if a container of the pod was successfully created since the record began.
     pub fn has_container(&self) -> bool {
         // The record of a long-lived pod may have dropped the Created event already.
         let mut events = self.events.iter();
         self.forgotten > 0 || events.any(|event| event.what == What::Created)
     }
 
-    /// The latest container with this name; `None` if this container is deleted.
+    /// The id of the latest container with this name. `None` if this container is deleted, or there
+    /// was none.
     pub fn container_named(&self, name: &str) -> Option<&ContainerId> {
         let mut names = self.names.iter();
         let past = names.find(|past| past.name == name && !past.is_gone);
@@ -435,13 +435,15 @@ impl Record {
         self.became_ready
     }
 
-    /// Time at which the stage whose first container has this name was done for the first time.
+    /// Time at which a stage of the pod's start was first done. `first` is the name of the stage's
+    /// first container.
     pub fn stage_done(&self, first: &str) -> Option<Time> {
         self.stages_done.get(first).copied()
     }
 
-    /// The finished steps of the current run's termination, with the time that each took. If
-    /// another termination followed for latecomers, its steps come after them.
+    /// The finished steps of the pod's current termination, with the time that each took. If
+    /// containers that were created late have to be terminated again, the steps of that termination
+    /// follow.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }

@@ -6,8 +6,8 @@ use tracing::{debug, error, info, warn};
 use usher_core::lifecycle::{RELEASES_WITHIN, Report};
 
 /// Logs decisions of the core in the background, without delay for the caller. If the core released
-/// a container, logs them only after [`RELEASES_WITHIN`]: a log line wakes containerd, and on a
-/// small machine containerd would take CPU time from the released program.
+/// a container, logs them only after [`RELEASES_WITHIN`], because a log line wakes containerd, and
+/// on a small machine containerd would take CPU time from the released program.
 pub(crate) fn log(reports: Vec<Report>) {
     if reports.is_empty() {
         return;

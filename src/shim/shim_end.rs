@@ -1,6 +1,6 @@
 //! Decides when the shim ends: when containerd asks the shim to end and no task is left, or when no
-//! caller has needed the shim for a while. A containerd that died after it had started the shim
-//! never asks the shim to end.
+//! caller has needed the shim for a while. The second case covers a containerd that died after it
+//! had started the shim, and therefore never asks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use tokio::time::Instant;
 
 use usher_core::lifecycle::ContainerId;
 
-/// Time after which an idle shim without a task ends, even if containerd is connected. After some
-/// failed Creates containerd keeps the connection and the bundle.
+/// Time after which an idle shim without a task ends, even if containerd is connected, because
+/// containerd keeps the connection and the bundle after some failed Creates.
 const ENDS_WHEN_EMPTY_FOR: Duration = Duration::from_secs(30);
 
-/// Time after which a new shim ends that has received no Create, while the containerd that started
-/// the shim runs. Since 2.4, containerd prepares the container's mounts between the shim's start
-/// and the Create.
+/// Time after which a new shim ends if it has received no Create, although the containerd that
+/// started the shim still runs. The time is long, because containerd 2.4 and later prepare the
+/// container's mounts between the shim's start and the Create.
 const FIRST_CREATE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Interval at which an idle shim checks if the containerd that started the shim still runs. While
 /// that containerd runs, its Create may still come.
 const LOOKS_FOR_STARTER_EVERY: Duration = Duration::from_secs(10);
 
-/// Time for which the shim expects the Create of an announced task, or the ShutdownSandbox of an
-/// exited sandbox. Either is containerd's next call.
+/// Time for which the shim waits for a call that containerd makes next: the Create of an announced
+/// task, or the ShutdownSandbox of an exited sandbox.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of announced tasks that the shim remembers.
@@ -32,32 +32,33 @@ const ANNOUNCED_AT_MOST: usize = 256;
 /// Interval at which a shim that cannot end yet checks again.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// Decides when the shim ends. An empty shim is a shim without a task; the actor passes in if the
-/// shim is empty.
+/// Decides when the shim ends. A shim without a task is called empty; the actor passes this state
+/// as `is_empty`.
 pub(crate) struct ShimEnd {
-    /// True if the shim ends now, unless one of the last messages keeps it alive.
+    /// True if the shim ends now, unless a message that is already in the mailbox keeps it alive,
+    /// such as a Create.
     is_now: bool,
     /// True if containerd has asked the shim to end while no caller knew of a task, or if the end
     /// was postponed. The shim then waits only for announced tasks whose Create has not come, and
     /// for creations that are under way or being undone.
     is_due: bool,
-    /// Tasks that will be created here, and the exited sandbox, for which a ShutdownSandbox is
-    /// expected. Each has the time at which the shim stops expecting the call.
+    /// Tasks whose Create is expected, and the exited sandbox whose ShutdownSandbox is expected.
+    /// The value is the time at which the shim stops expecting the call.
     announced: BTreeMap<ContainerId, Instant>,
     /// Time at which a shim that was asked to end checks again if it can end.
     look_again: Option<Instant>,
-    /// Returns true while the containerd that started this shim runs. `None` if not checked.
+    /// Returns true while the containerd that started this shim runs. `None` if the shim does not
+    /// check this.
     starter_is_there: Option<Box<dyn Fn() -> bool + Send>>,
     /// True once a Create has come, even if the shim has refused it.
     has_had_create: bool,
-    /// Time at which a caller last needed the shim.
+    /// Beginning of the idle time: the time at which a caller last needed the shim.
     empty_since: Instant,
     /// Time of the last check.
     looked: Instant,
 }
 
 impl ShimEnd {
-    /// Starts the idle time of a new shim.
     pub fn new() -> ShimEnd {
         let now = Instant::now();
         ShimEnd {
@@ -98,8 +99,8 @@ impl ShimEnd {
         ends.into_iter().chain(looks).min()
     }
 
-    /// Restarts the idle time, when the actor's loop begins, or goes on because the shim could not
-    /// end.
+    /// Restarts the idle time. Called when the actor's loop begins, and when it goes on because the
+    /// shim could not end.
     pub fn resume(&mut self) {
         let now = Instant::now();
         self.empty_since = now;
@@ -133,8 +134,9 @@ impl ShimEnd {
         }
     }
 
-    /// Notes that a call is expected: the Create of a task whose caller was directed to this shim,
-    /// or the ShutdownSandbox of a sandbox that has exited. The shim waits for this call.
+    /// Notes that containerd will make a call soon: the Create of task `id`, after `start` has
+    /// returned the address of this shim, or the ShutdownSandbox of the exited sandbox `id`. The
+    /// shim waits for this call.
     pub fn announce(&mut self, id: ContainerId) {
         let until = Instant::now().checked_add(COMES_WITHIN);
         if let Some(until) = until
@@ -144,20 +146,20 @@ impl ShimEnd {
         }
     }
 
-    /// Notes that a Create has come.
     pub fn note_create(&mut self) {
         self.has_had_create = true;
     }
 
-    /// Notes that the Create of a task was accepted. An earlier request to end no longer counts.
+    /// Notes that the Create of a task was accepted. This cancels an earlier request to end.
     pub fn mark_created(&mut self, id: &ContainerId) {
         self.is_due = false;
         self.announced.remove(id);
     }
 
-    /// Handles a Shutdown that follows the deletion or failed creation of task `id`: the shim stops
-    /// expecting this task, and ends now if it is empty and expects no other task. `is_due` is true
-    /// if no caller knows of any task.
+    /// Handles a Shutdown, which containerd sends after the deletion or failed creation of task
+    /// `id`. The shim stops expecting this task, and ends now if it is empty and expects no other
+    /// task. Otherwise, the shim remembers the request only if `is_due` is true, which means that
+    /// no caller knows of any task.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
@@ -176,7 +178,7 @@ impl ShimEnd {
         self.is_now
     }
 
-    /// Postpones the end: the shim checks again in a moment.
+    /// Postpones the end by a few milliseconds. Then the shim checks again.
     pub fn postpone(&mut self) {
         self.is_now = false;
         self.is_due = true;

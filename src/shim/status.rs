@@ -18,12 +18,12 @@ use usher_core::lifecycle::{
 };
 use usher_core::plan::{ContainerKind, Signal};
 
-/// The clients that watch the pod. They receive the number of changes in the pod's record.
+/// Clients that watch the pod. After each change of the pod's record, each client is sent the
+/// number of changes.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(watch::Sender<u64>);
 
 impl Watchers {
-    /// Adds a client.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }
@@ -47,7 +47,7 @@ impl Watchers {
     }
 }
 
-/// A moment in the core's time and on the wall clock.
+/// A point in time, both in the core's time and on the wall clock.
 #[derive(Clone, Copy)]
 struct Clock {
     core: Time,
@@ -59,14 +59,15 @@ pub(crate) struct Status<'a> {
     core: &'a Pod,
     record: &'a Record,
     meta: &'a PodMeta,
-    /// The ids of the init processes that run.
+    /// Process ids of the containers' running init processes.
     pids: BTreeMap<&'a ContainerId, i32>,
     clock: Clock,
     view: View,
 }
 
 impl<'a> Status<'a> {
-    /// The status at a moment, given in the core's time and on the wall clock.
+    /// Creates the status at a point in time, which is passed in the core's time and on the wall
+    /// clock.
     pub fn new(
         core: &'a Pod,
         record: &'a Record,
@@ -84,7 +85,7 @@ impl<'a> Status<'a> {
         }
     }
 
-    /// The message for `usher`. It has the pod's events if `events` is true.
+    /// Builds the message for the command `usher`, with the pod's events if `events` is true.
     pub fn message(&self, events: bool) -> api::Pod {
         let (clock, view) = (self.clock, &self.view);
         let containers: Vec<_> = self
@@ -386,7 +387,7 @@ fn tell_cause(event: &mut api::Event, because: &Cause) {
     }
 }
 
-/// The shortest wait that counts as endless.
+/// A wait of at least this length is shown as endless.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 fn number(count: usize) -> u32 {

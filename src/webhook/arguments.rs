@@ -14,9 +14,10 @@ use clap::Parser;
 /// of all other pods, for namespaces whose pods all run under usher. At /validate it refuses pods,
 /// and objects with a pod template, that the shim would refuse.
 ///
-/// By default it makes and renews its own certificate. It keeps it in a Secret and writes its
-/// authority into the webhook configurations; these objects must exist. With --certificates it
-/// reads one from files, as cert-manager writes them.
+/// By default the webhook makes and renews its own certificate, and keeps it in a Secret. It writes
+/// the certificate's authority into the webhook configurations. The Secret and the configurations
+/// must exist. With --certificates the webhook reads a certificate from files, as cert-manager
+/// writes them.
 ///
 /// Clients need no certificate unless --client-ca is given. The API server has one if its
 /// AdmissionConfiguration names a kubeconfig for webhooks.
@@ -33,18 +34,18 @@ pub struct Arguments {
     /// change [default: make one]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["secret", "service", "configuration"])]
     pub certificates: Option<PathBuf>,
-    /// Authorities, in PEM, by one of which clients need a certificate; read at the start [default:
-    /// clients need none]
+    /// Authorities, in PEM, one of which has to sign the certificate of each client; read at the
+    /// start [default: clients need none]
     #[arg(long, value_name = "FILE")]
     pub client_ca: Option<PathBuf>,
-    /// Secret for its own certificate, in its own namespace
+    /// Secret for the webhook's own certificate, in the webhook's namespace
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub secret: String,
-    /// Service by which the API server calls it
+    /// Service through which the API server calls the webhook
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub service: String,
     /// MutatingWebhookConfiguration and ValidatingWebhookConfiguration that get the authority of
-    /// its own certificate
+    /// the webhook's own certificate
     #[arg(long, value_name = "NAME", default_value = "usher-webhook")]
     pub configuration: String,
     /// RuntimeClass that selects usher
@@ -54,8 +55,8 @@ pub struct Arguments {
     /// /etc/usher/config.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Seconds after SIGTERM for which it still accepts connections, from clients that do not yet
-    /// know of its end
+    /// Seconds after SIGTERM for which the webhook still accepts connections, because some clients
+    /// do not know of its end yet
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub drain: Duration,
 }

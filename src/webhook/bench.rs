@@ -203,7 +203,7 @@ async fn send(
     expected: StatusCode,
 ) -> Option<Duration> {
     tokio::time::sleep_until(due.into()).await;
-    // The timer is up to a millisecond late, which is not the program's fault.
+    // The timer is up to a millisecond late, which does not count as latency of the program.
     let from = Instant::now().min(due + Duration::from_millis(1));
     let mut request = request.expect("a request");
     let host = HeaderValue::from_static(HOST);

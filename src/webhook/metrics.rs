@@ -88,7 +88,7 @@ impl Metrics {
         self.malformed.inc();
     }
 
-    /// Counts evictions up to this total number.
+    /// Raises the counter of evictions to this total number.
     pub(crate) fn set_evictions(&self, connections: u64) {
         let more = connections.saturating_sub(self.evictions.get());
         self.evictions.inc_by(more);

@@ -136,16 +136,15 @@ pub struct Program {
     pub metrics: Metrics,
     /// Authorities that sign the certificates of clients; `None` if clients need no certificate.
     pub clients: Option<ClientAuthorities>,
-    /// Listener for reviews.
     pub reviews: TcpListener,
-    /// Listener for health and metrics.
     pub health: TcpListener,
     /// Time for which new connections are still accepted after the shutdown has begun.
     pub drain: Duration,
 }
 
 impl Program {
-    /// Runs until `end`, then drains and answers all open requests.
+    /// Runs until `end` completes, then accepts new connections for `drain`, and answers all open
+    /// requests.
     ///
     /// # Errors
     ///

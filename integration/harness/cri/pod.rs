@@ -31,7 +31,7 @@ pub struct Container<'a> {
 }
 
 impl PodSpec {
-    /// A pod in the node's network. Such a pod is made fastest.
+    /// A pod in the node's network, which containerd makes fastest.
     pub fn new(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();
@@ -48,8 +48,8 @@ impl PodSpec {
         }
     }
 
-    /// Gives the pod a network namespace, which the network plugins set up, and the pod's name as
-    /// hostname.
+    /// Gives the pod a network namespace that the network plugins set up. The pod's name becomes
+    /// its hostname.
     pub fn with_network(mut self) -> Self {
         namespaces(&mut self.config).network = cri::NamespaceMode::POD.into();
         self.config.hostname = self.config.metadata.name.clone();
@@ -75,7 +75,6 @@ impl PodSpec {
         self
     }
 
-    /// Changes the pod's namespaces.
     pub fn namespaces(mut self, edit: impl FnOnce(&mut cri::NamespaceOption)) -> Self {
         edit(namespaces(&mut self.config));
         self
@@ -187,7 +186,7 @@ impl<'a> Pod<'a> {
         shared.container_path = "/shared".to_owned();
         shared.host_path = self.node.shared_dir().display().to_string();
         config.mounts.push(shared);
-        // kubelet writes the shared namespaces of the pod into the configuration of each container,
+        // kubelet writes the pod's choice of namespaces into the configuration of each container,
         // too.
         let linux = config.linux.mut_or_insert_default();
         let context = linux.security_context.mut_or_insert_default();
@@ -288,8 +287,8 @@ impl<'a> Pod<'a> {
         answer.map(|_| ())
     }
 
-    /// Removes the pod. Repeats a failed removal as kubelet does: containerd refuses a removal
-    /// while it cleans up after a dead shim.
+    /// Removes the pod. Repeats a failed removal as kubelet does, because containerd refuses a
+    /// removal while it cleans up after a dead shim.
     #[track_caller]
     pub fn remove(&self) {
         let mut request = cri::RemovePodSandboxRequest::new();
@@ -420,7 +419,7 @@ impl Container<'_> {
         })
     }
 
-    /// The output of a shell script in the container.
+    /// Runs a shell script in the container, and returns its output.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let finished = self.exec(&["/bin/sh", "-c", script]);
@@ -433,7 +432,7 @@ impl Container<'_> {
         fs::read_to_string(self.status().log_path).unwrap_or_default()
     }
 
-    /// The process id of the container's first process, outside its namespace.
+    /// The id of the container's first process, as seen from the node.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         let task = self

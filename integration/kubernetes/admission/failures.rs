@@ -68,13 +68,14 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
 }
 
 /// `LOAD`: number of pods in a batch. `BEING_CREATED`: number of pods of a batch that may still be
-/// missing when the next batch begins. A replica of the webhook is killed during each batch.
+/// missing when the next batch begins. A replica of the webhook is killed while batches are
+/// created.
 const LOAD: usize = 30;
 const BEING_CREATED: usize = 20;
 
 pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let webhook = Webhook::install(case.cluster);
-    // No scheduler takes these pods: only their creation is tested.
+    // No scheduler takes these pods, because only their creation is tested.
     let load = Pod::new("load")
         .annotation("usher/sidecars", "proxy")
         .container(witness("proxy", &[]))
@@ -85,12 +86,18 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     let count = || case.pods_of("load").len();
     let replicas = webhook.pods();
     assert_eq!(replicas.len(), 2);
+    let mut tries = 0;
     let mut wanted = 0;
     let mut create_more = |not_awaited: usize| {
         wanted += LOAD;
         let scale = format!("--replicas={wanted}");
         case.kubectl(&["scale", "deployment", "load", &scale]);
         eventually("the pods are created", PATIENCE, || {
+            // After each refused pod, the ReplicaSet's controller waits twice as long, in the end
+            // for minutes. When the ReplicaSet changes, the controller tries again at once.
+            tries += 1;
+            let change = format!("tries={tries}");
+            case.kubectl(&["annotate", "--overwrite", "replicasets", "--all", &change]);
             count() + not_awaited >= wanted
         });
     };
@@ -124,8 +131,8 @@ pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
     }
 }
 
-/// During a rollout every single request is answered: a replica exits only after all API servers
-/// have noticed that it stops.
+/// During a rollout every single request is answered, because a replica exits only after all API
+/// servers have noticed that it stops.
 pub fn a_rollout_of_the_webhook_refuses_no_pod(case: &Case) {
     let webhook = Webhook::install(case.cluster);
     let annotated = pod(json!({ "usher/sidecars": "proxy" }));
@@ -244,7 +251,7 @@ fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     }
 }
 
-/// Prints the kustomization, made by the commands at its head.
+/// Returns the manifest that the commands at the head of the kustomization make.
 pub fn kustomized(webhook: &Webhook) -> String {
     let directory = webhook.cluster.path("tmp/cert-manager");
     fs::create_dir_all(&directory).expect("a directory");

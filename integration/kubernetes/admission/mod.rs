@@ -15,7 +15,7 @@ pub use proxies::*;
 pub use webhook::{NAME, Webhook};
 use webhook::{dry_run, wrong};
 
-/// A Job's pod. Its author has written only the annotation that is required.
+/// A Job's pod with the only annotation that its author has to write.
 fn job() -> Pod {
     let probe = json!({
         "exec": { "command": ["test", "-e", "/shared/ready-proxy"] },

@@ -219,7 +219,7 @@ impl<'a> NodeConfig<'a> {
         config
     }
 
-    /// The path of the node's configuration file, as seen from outside of the machine.
+    /// The path of a copy of the node's configuration file, in the cluster's directory.
     fn copy(&self) -> String {
         let file = self.0.cluster.path("tmp").join("config.toml");
         file.display().to_string()

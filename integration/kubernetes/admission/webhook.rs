@@ -64,7 +64,7 @@ impl<'a> Webhook<'a> {
         assert!(finished.ok(), "{}\n{}", finished.err(), self.diagnosis());
     }
 
-    /// Waits until the API server calls the webhook successfully. It can do so when it trusts the
+    /// Waits until the API server calls the webhook successfully, for which it has to trust the
     /// webhook's certificate.
     pub fn await_answers(&self) {
         let answers = || self.refuses(&wrong()).then_some(());

@@ -13,8 +13,9 @@ const NAMESPACE: &str = "cert-manager";
 
 /// cert-manager on the cluster. Removed on drop.
 ///
-/// The project publishes all manifests but the definitions as a Helm chart. In place of the chart,
-/// these objects have all rights, because the tests are not about rights.
+/// The project publishes its manifests, except the custom resource definitions, as a Helm chart. In
+/// place of the chart, the test creates objects that have all rights, because the tests are not
+/// about rights.
 pub struct CertManager<'a> {
     cluster: &'a Cluster,
 }
@@ -129,8 +130,8 @@ fn renew(webhook: &Webhook, certificate: &str) {
     );
 }
 
-/// The commands at the head of the kustomization work with a real cert-manager. No request is left
-/// without an answer while the certificate, and then its authority, is renewed.
+/// The commands at the head of the kustomization work with a real cert-manager. Every request is
+/// answered while the certificate, and then its authority, is renewed.
 pub fn certificates_are_issued_and_renewed_while_pods_are_created(case: &Case) {
     let _cert_manager = CertManager::install(case.cluster);
     let webhook = Webhook::prepare(case.cluster);
@@ -141,7 +142,7 @@ pub fn certificates_are_issued_and_renewed_while_pods_are_created(case: &Case) {
     assert_eq!(before.len(), 2, "{}", webhook.log());
     renew(&webhook, NAME);
     await_renewal(&webhook, &before);
-    // The certificate of the authority is new, and its key is the same. Then it signs another
+    // Renew the authority's certificate, which keeps its key. Then let the authority sign another
     // certificate for the webhook.
     let before = taken(&webhook);
     renew(&webhook, &format!("{NAME}-authority"));

@@ -55,7 +55,7 @@ impl Drop for Installed<'_> {
 }
 
 /// The name of the configuration in the manifest of Vault's injector. The API server calls webhooks
-/// in the order of their configurations' names, so this one comes after ours.
+/// in the order of their configurations' names, so it calls Vault's webhook after ours.
 const VAULT_CONFIGURATION: &str = "vault-agent-injector-cfg";
 
 fn install_vault<'a>(cluster: &'a Cluster, configuration: &str) -> Installed<'a> {
@@ -127,8 +127,8 @@ pub fn jobs_with_containers_injected_by_vault_complete(case: &Case) {
     }
 }
 
-/// The operator adds a native sidecar. It is ready before the containers of the pod are created, and
-/// kubelet stops it when all of them have exited. usher orders the others.
+/// The operator adds a native sidecar. kubelet starts the native sidecar before the pod's ordinary
+/// containers, and stops it after them. usher orders the ordinary containers.
 pub fn jobs_with_a_container_injected_by_opentelemetry_complete(case: &Case) {
     const NAMESPACE: &str = "opentelemetry-operator-system";
     let cluster = case.cluster;
@@ -136,7 +136,7 @@ pub fn jobs_with_a_container_injected_by_opentelemetry_complete(case: &Case) {
     let _webhook = Webhook::install(cluster);
     let default = directory("opentelemetry-operator").join("manifests/default");
     // The operator would make network policies, for which it needs the API server's EndpointSlice.
-    // The API server of the test cluster makes none (`--endpoint-reconciler-type`).
+    // The API server of the test cluster makes no EndpointSlice (`--endpoint-reconciler-type`).
     let text = manifest(cluster, &default, OPERATOR).replace(
         "--zap-log-level=info",
         "--feature-gates=-operator.networkpolicy,-operand.networkpolicy",

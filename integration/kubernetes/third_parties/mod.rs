@@ -30,8 +30,8 @@ const RSYSLOG: &str = "localhost/usher-it/rsyslog:1";
 const PROGRAMS: &str = "localhost/usher-it/third-parties:1";
 const PATH: &str = "PATH=/usr/sbin:/usr/bin:/bin";
 
-/// The directory of a project or a package that `scripts/lib/third-parties` has made. Its name is
-/// `name` and a version.
+/// The directory that `scripts/lib/third-parties` has made for a project or package. The directory
+/// is called `NAME-VERSION`.
 fn directory(name: &str) -> PathBuf {
     let all = std::env::var_os("USHER_TEST_THIRD_PARTIES").expect("USHER_TEST_THIRD_PARTIES");
     let mut found = fs::read_dir(all).expect("directories").flatten();
@@ -45,8 +45,8 @@ fn directory(name: &str) -> PathBuf {
 
 /// Imports the images of the proxies and the log shipper into containerd.
 ///
-/// The images of nginx and HAProxy have the stop signals of the official images, which end open
-/// connections gracefully.
+/// The images of nginx and HAProxy have the same stop signals as the official images. On these
+/// signals, the proxies end open connections gracefully.
 fn import_packages(cluster: &Cluster) {
     for (name, reference, signal) in [
         ("nginx", NGINX, "SIGQUIT"),
@@ -90,7 +90,7 @@ pub fn import_programs(cluster: &Cluster) {
     images::import_rootfs(cluster, "programs", &rootfs, &images);
 }
 
-/// Prints a kustomization's manifest, with `image` in place of each image.
+/// Returns a kustomization's manifest, with `image` in place of each image.
 fn manifest(cluster: &Cluster, kustomization: &Path, image: &str) -> String {
     let directory = kustomization.display().to_string();
     let text = cluster.must(&["kustomize", &directory]);
@@ -107,8 +107,8 @@ fn manifest(cluster: &Cluster, kustomization: &Path, image: &str) -> String {
     lines.collect()
 }
 
-/// Applies a manifest with further options, and returns its file. Server-side apply is needed for
-/// large definitions.
+/// Applies a manifest with more options of kubectl, and returns the manifest's file. Server-side
+/// apply is needed for large custom resource definitions.
 fn apply(cluster: &Cluster, name: &str, text: &str, options: &[&str]) -> String {
     let file = cluster.path(&format!("tmp/{name}.yaml"));
     fs::write(&file, text).expect("a manifest");
@@ -133,7 +133,7 @@ fn await_rollout(cluster: &Cluster, namespace: &str, deployment: &str) {
     );
 }
 
-/// Waits until every webhook of a configuration has an authority that the API server can trust.
+/// Waits until every webhook of a configuration has a certificate authority (`caBundle`).
 fn await_authority(cluster: &Cluster, configuration: &str) {
     let has_authority = || {
         let found = cluster.get("mutatingwebhookconfiguration", configuration)?;

@@ -24,7 +24,7 @@ const ROUNDS: usize = 3;
 /// The order of the pod's containers.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// All are containers of the pod's spec, without an order.
+    /// All are ordinary containers, which Kubernetes does not order.
     None,
     /// The proxy and the log shipper are native sidecars.
     Native,
@@ -126,8 +126,8 @@ while [ $left -gt 0 ]; do
 done
 "#;
 
-/// Writes the addresses of the Service to a file whenever they change, as the proxy of a node
-/// writes them into the kernel's tables.
+/// Writes the addresses of the Service to a file whenever they change, as kube-proxy writes them
+/// into the kernel's tables.
 const WATCH: &str = r#"
 cd "$2"
 kubectl --namespace "$1" get endpoints app --watch \
@@ -226,7 +226,7 @@ fn roll(case: &Case, proxy: &Proxy, order: Order, counts: &mut Counts) {
         text.split_whitespace().count() == REPLICAS
     });
     let load = on_machine(LOAD, &[&directory]);
-    // The start of the first replicas does not count.
+    // Failures before the rolling update, while the first replicas start, are not counted.
     let before = Files::read(case);
     let old = names(case);
     let begun = Instant::now();
@@ -254,7 +254,7 @@ fn roll(case: &Case, proxy: &Proxy, order: Order, counts: &mut Counts) {
     }
 }
 
-/// Counts that the files of a case contain at a moment.
+/// Counts read from the files of a case.
 struct Files {
     requests: usize,
     failed_requests: usize,

@@ -2,8 +2,9 @@
 //! as the default runtime. Lists the tests whose outcomes differ. `scripts/test-kubernetes
 //! --upstream` runs this program.
 //!
-//! The tests contain etcd and an API server, and start kubelet. They run at the usual paths, on a
-//! [machine](super::machine) that sees only its own cgroups ([node](node)).
+//! The tests contain etcd and an API server, and start kubelet. They use the usual paths of a node,
+//! on a [machine](super::machine) that sees only its own cgroups. The script [node](node) prepares
+//! this machine.
 
 mod outcomes;
 
@@ -41,8 +42,8 @@ enum Runtime {
     Usher,
 }
 
-/// The paths of the programs for the tests. `scripts/test-kubernetes` sets the variables that
-/// contain them.
+/// The paths of the programs for the tests. `scripts/test-kubernetes` passes them in environment
+/// variables.
 struct Parts {
     tests: PathBuf,
     images: PathBuf,
@@ -183,8 +184,8 @@ impl Parts {
         found.next().expect("an image of that name").to_owned()
     }
 
-    /// Runs the tests whose names match one of the words, or all tests. Keeps the report in a file
-    /// whose name contains the runtime and `mark`.
+    /// Runs the tests whose names match one of the words; without words, runs all tests. Keeps the
+    /// report in a directory whose name contains the runtime and `mark`.
     fn run(&self, runtime: Runtime, words: &[String], mark: &str) -> Result<Outcomes, String> {
         let begin = Instant::now();
         let name = runtime.name();
@@ -370,8 +371,8 @@ fn search_path() -> &'static str {
     "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-/// The configuration of kubelet. It is the default one of Kubernetes' own tests, without values
-/// that are right only on the machines of Kubernetes.
+/// kubelet's configuration: that of Kubernetes' own tests, without the values that fit only the
+/// Kubernetes project's machines.
 fn kubelet() -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -111,7 +111,6 @@ impl Outcomes {
         self.0.iter().map(|(name, outcome)| (&**name, outcome))
     }
 
-    /// The tests whose outcomes differ between two runs.
     pub fn differences(&self, ours: &Self) -> Vec<Difference> {
         let names: BTreeSet<&String> = self.0.keys().chain(ours.0.keys()).collect();
         let difference = |name: &String| Difference {

@@ -26,14 +26,14 @@ pub(super) struct Cures {
 /// The way to put the shim where containerd looks for programs.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// The installer needs no option: containerd searches the default directory, or its
-    /// configuration has the shim's path.
+    /// The installer needs no option, because containerd searches the default directory, or because
+    /// its configuration has the shim's path.
     Usual,
-    /// The installer needs `--prefix` with this directory: containerd searches its subdirectory
-    /// `bin`.
+    /// The installer needs `--prefix` with this directory, because containerd searches the
+    /// directory's subdirectory `bin`.
     Prefix(PathBuf),
-    /// The command first copies the shim into this directory: containerd searches no directory
-    /// named `bin`.
+    /// The command first copies the shim into this directory, because containerd searches no
+    /// directory named `bin`.
     Copied(PathBuf),
 }
 
@@ -116,7 +116,7 @@ impl Cures {
     }
 
     /// The cure that sets keys in a runtime's table. If the installer wrote the table, the cure is
-    /// a run of the installer. Otherwise it is the lines to add.
+    /// a run of the installer. Otherwise the cure consists of lines to add.
     pub(super) fn runtime(&self, name: &str, lines: &str, is_pauseless: bool) -> Cure {
         let is_installers = |file: &ConfigFile| name == NAME && install::has_written(&file.text);
         match self.file_of(name) {
@@ -175,7 +175,7 @@ impl Place {
     }
 }
 
-/// A word quoted for a shell, if it needs quotes.
+/// Quotes a word for a shell, if the word needs quotes.
 fn quoted(word: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "/._-:+,=@%".contains(char);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -231,7 +231,7 @@ fn capabilities(status: &str) -> Option<u64> {
 /// Reports the version of cgroups, and whether systemd can manage them.
 fn cgroups(mount: &Path) -> Finding {
     let version = match Layout::at(mount) {
-        // With this option of the mount, the kernel moves processes into cgroups without a wait.
+        // With this mount option, the kernel moves processes into cgroups without delay.
         Some(Layout::V2) if Layout::has_option(mount, "favordynmods") => {
             "version 2 with favordynmods"
         }

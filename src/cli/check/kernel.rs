@@ -19,13 +19,13 @@ const KERNEL: Subject = Subject::new(Group::Node, "kernel");
 /// A part of the kernel's interface that older kernels lack.
 struct Feature {
     name: &'static str,
-    /// The first Linux with it.
+    /// The first version of Linux that has the feature.
     since: &'static str,
     is_missing: fn() -> bool,
 }
 
-/// The features that the shim uses, and can do without. docs/troubleshooting.md says what does not
-/// work without each of them.
+/// Optional features of the kernel, which the shim uses if they exist. docs/troubleshooting.md says
+/// what does not work without each of them.
 const FEATURES: [Feature; 4] = [
     Feature {
         name: "pidfd_open",
@@ -44,7 +44,8 @@ const FEATURES: [Feature; 4] = [
         name: "mount_setattr",
         since: "5.12",
         is_missing: || {
-            // A file is no user namespace, so no kernel changes a mount here.
+            // The call fails on every kernel, because this file is no user namespace. The error
+            // tells whether the kernel has the system call.
             fs::File::open("/proc/self/status").is_ok_and(|file| {
                 let outcome = sys::mounts::map_owners(file.as_fd(), file.as_fd(), 0);
                 outcome.is_err_and(|error| is_unknown(&error))

@@ -204,9 +204,10 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// Checks that the runtime's cgroup driver is kubelet's, or, if kubelet's is unknown, the driver of
-/// the other runtimes. kubelet uses one kind of cgroup path for all its pods. If the runtime has no
-/// options, the shim finds out the driver from the path.
+/// Checks that the runtime has the same cgroup driver as kubelet, because kubelet uses one kind of
+/// cgroup path for all its pods. If kubelet's driver is unknown, the driver of another runtime
+/// stands in for it. A runtime without the option is not checked, because the shim then finds out
+/// the driver from the path.
 fn driver(
     node: &Node,
     cures: &Cures,
@@ -278,8 +279,7 @@ fn binary_name(runtime: &Table) -> Option<String> {
     program.map(str::to_owned)
 }
 
-/// The shim's error about an option that it refuses because it no longer supports that kind of OCI
-/// runtime.
+/// The shim's error about an option that chooses an OCI runtime which usher no longer has.
 fn refusal(runtime: &Table) -> Option<RemovedOption> {
     let options = options_of(runtime)?;
     let mut options = options.iter();
@@ -287,7 +287,8 @@ fn refusal(runtime: &Table) -> Option<RemovedOption> {
         .find_map(|(key, value)| runtime_options::refusal(key, value.as_str().unwrap_or_default()))
 }
 
-/// The options in the runtime's table, or the options in the file that `ConfigPath` names.
+/// The options in the file that `ConfigPath` names. Without a readable file, the options in the
+/// runtime's table.
 fn options_of(runtime: &Table) -> Option<Table> {
     let options = runtime.get("options")?.as_table()?;
     let file = text(options, "ConfigPath").map(Path::new);

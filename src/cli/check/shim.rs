@@ -39,7 +39,7 @@ pub(super) fn finding(node: &Node, cures: &Cures) -> Finding {
     finding.cure(cures.install())
 }
 
-/// The finding for a missing shim, or one that is not executable.
+/// The finding for a shim that is missing or not executable.
 fn no_shim(node: &Node, cures: &Cures, named: Option<&str>) -> Finding {
     let file = match named {
         Some(path) => find_file("", path),

@@ -7,7 +7,6 @@ use toml::{Table, Value};
 
 use super::cri_of_layout;
 
-/// A configuration file.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,

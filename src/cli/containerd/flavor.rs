@@ -24,13 +24,13 @@ pub(crate) enum Flavor {
     Microk8s,
 }
 
-/// The flavor that the command line names. If it names none, the node's files decide.
+/// The flavor that the command line names. None if the node's files decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FlavorArgument(pub(crate) Option<Flavor>);
 
 /// Paths and systemd units of a flavor, from the distribution's manual.
 struct Layout {
-    /// The directory of all files of the flavor.
+    /// The directory that contains all files of the distribution.
     root: &'static str,
     config: &'static str,
     /// The directory of containerd and ctr, if they are on no PATH.
@@ -54,7 +54,7 @@ pub(crate) enum SourceForm {
     Template,
     /// The whole configuration; the file always exists.
     Whole,
-    /// A file that only the installer writes. The flavor merges it with its other files.
+    /// A file that only the installer writes. The distribution merges this file with others.
     OwnFile,
 }
 
@@ -140,7 +140,6 @@ impl Flavor {
         flavors.find(|flavor| holds(*flavor)).unwrap_or_default()
     }
 
-    /// containerd's configuration file.
     pub(crate) fn config(self) -> &'static Path {
         Path::new(self.layout().config)
     }
@@ -167,7 +166,8 @@ impl Flavor {
         active.next().unwrap_or(first)
     }
 
-    /// The administrator's file from which the flavor generates a configuration of this layout.
+    /// The administrator's file from which the flavor generates a configuration of this layout (its
+    /// `version`).
     pub(crate) fn source(self, config: &Path, layout: i64) -> Option<Source> {
         let (name, form) = match self {
             Flavor::Containerd => return None,
@@ -184,7 +184,8 @@ impl Flavor {
         })
     }
 
-    /// The administrator's files from which the flavor generates configurations of any layout.
+    /// The administrator's template files, from which the flavor generates containerd's configuration,
+    /// for all layouts of this configuration.
     pub(crate) fn sources(self, config: &Path) -> Vec<Source> {
         let layouts = [2, 3].into_iter();
         let mut sources: Vec<_> = layouts

@@ -30,8 +30,8 @@ pub(super) const TYPE: &str = "io.containerd.usher.v2";
 /// The type of runc's shim. containerd offers some features for this type alone. A runtime
 /// of this type may name any program as its shim.
 pub(super) const RUNC_TYPE: &str = "io.containerd.runc.v2";
-/// The key in a runtime's table that names the component which makes the sandboxes, and the key's
-/// value if that component is the shim.
+/// The key in a runtime's table that names the component which makes the sandboxes. Its value
+/// [`BY_THE_SHIM`] means the shim.
 pub(super) const SANDBOXER: &str = "sandboxer";
 pub(super) const BY_THE_SHIM: &str = "shim";
 /// The first release of containerd in which the shim can make the sandboxes of all pods. Earlier
@@ -70,7 +70,7 @@ pub(super) enum Registration {
     OwnType,
     /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user
     /// namespaces and recursive read-only mounts to kubelet only for runc's type. For a pod with a
-    /// user namespace, no containerd reads the options of another type. containerd 1 has no use for
+    /// user namespace, no containerd reads the options of another type. containerd 1 does not need
     /// the path, and 1.6 ignores it.
     Path(PathBuf),
     /// By usher's own type, with the shim as sandboxer. containerd 2.3 and 2.4 ignore the path of
@@ -101,7 +101,7 @@ pub(super) fn runtime_table(cri: &str, name: &str) -> String {
     )
 }
 
-/// A containerd that cannot have a shim make sandboxes.
+/// The error for a containerd that is too old for sandboxes made by the shim.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "containerd {version} makes all sandboxes itself, or panics when the shim makes one in the node's network; \
@@ -125,7 +125,7 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// If this containerd cannot have a shim make sandboxes.
+    /// If this containerd is too old for such sandboxes.
     pub(super) fn pauseless(node: &Node) -> Result<Registration, TooOld> {
         match &node.version {
             Some(version) if version.release < PAUSELESS_SINCE => Err(TooOld {

@@ -30,8 +30,8 @@ pub(crate) struct Node {
     pub(crate) program: Result<PathBuf, NoContainerd>,
     pub(crate) version: Option<Version>,
     pub(crate) config: PathBuf,
-    /// True if the configuration file is missing, unless it is the default file: containerd starts
-    /// without that.
+    /// True if the configuration file is missing and is not the default one, without which
+    /// containerd starts as well.
     pub(crate) lacks_config: bool,
     /// The distribution to which the configuration file belongs.
     pub(crate) flavor: Flavor,
@@ -48,7 +48,6 @@ pub(crate) struct Node {
     pub(crate) cri_status: Option<Result<CriStatus, StatusError>>,
 }
 
-/// The version of a containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) text: String,

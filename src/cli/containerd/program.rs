@@ -47,7 +47,7 @@ pub(crate) enum ProgramError {
     NotWaited(#[source] io::Error),
     #[error("the program does not answer within {} s", limit.as_secs_f64())]
     Hangs { limit: Duration },
-    /// The last line of its standard error.
+    /// The program failed. Holds the last line of its standard error.
     #[error("{0}")]
     Complained(String),
     /// The program failed and printed nothing.

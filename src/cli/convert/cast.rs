@@ -66,7 +66,7 @@ fn is_sidecar(container: &Node) -> bool {
     kind == Some("Sidecar")
 }
 
-/// True for a sidecar of KEP-753 as built (`restartPolicy: Always`).
+/// True for a sidecar of KEP-753 as Kubernetes implements it (`restartPolicy: Always`).
 pub(super) fn is_native_sidecar(container: &Node) -> bool {
     container.text_of("restartPolicy") == Some("Always")
 }

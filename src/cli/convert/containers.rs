@@ -12,8 +12,8 @@ use super::cast::is_native_sidecar;
 /// The shim's startup timeout in seconds, within which sidecars have to become ready.
 const READY_WITHIN: u64 = 300;
 
-/// The annotations and notes that result from rewriting containers. The lists of roles are not
-/// among them.
+/// The annotations and notes that result from rewriting containers. The annotations that list
+/// containers by role are not among them.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
     pub(super) annotations: Vec<(String, String)>,
@@ -22,13 +22,13 @@ pub(super) struct Rewrite {
     pub(super) notes: Vec<String>,
 }
 
-/// The probe whose success means that a sidecar is started.
+/// The probe whose success tells the shim that a sidecar has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// Only the startup probe counts, as for native sidecars.
+    /// The startup probe and no other, as for native sidecars.
     ByStartupProbe,
-    /// The startup probe counts. Without one, the readiness probe counts, as in the draft
-    /// ("sidecars become ready").
+    /// The startup probe, or the readiness probe if the sidecar has no startup probe, as in the
+    /// draft ("sidecars become ready").
     ByReadiness,
 }
 
@@ -109,9 +109,9 @@ impl Rewrite {
         }
     }
 
-    /// Converts a sidecar. Its startup probe becomes an annotation. Its liveness probe becomes an
-    /// annotation, too, unless kubelet `restarts` a container that it has stopped because the probe
-    /// failed.
+    /// Converts a sidecar. Its startup probe becomes an annotation. Its liveness probe becomes one,
+    /// too, unless `restarts` is true, because kubelet then restarts the container after a failed
+    /// liveness probe.
     pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {

@@ -53,12 +53,10 @@ pub(super) struct Convert {
     config: Option<PathBuf>,
 }
 
-/// Options of a conversion.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) legacy: bool,
     pub(super) runtime_class: String,
-    /// The node's rules.
     pub(super) rules: Rules,
 }
 

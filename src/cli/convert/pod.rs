@@ -66,7 +66,7 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<S
                 .to_owned(),
         );
     }
-    // The default replaces words that the API server refuses anyway.
+    // An unknown policy becomes the default here; the API server refuses such a pod anyway.
     let of_pod = RestartPolicy::from_word(policy(spec)).unwrap_or_default();
     rewrite_containers(&mut cast, of_pod, &mut rewrite);
     let settings = settings(spec, &cast, &mut rewrite);
@@ -171,8 +171,8 @@ fn settings(
 ) -> Vec<(&'static str, String)> {
     let mut settings = vec![("restart-policy", policy(spec).to_owned())];
     if cast.serial.is_empty() && cast.sidecars.len() > 1 {
-        // The draft of KEP-753 stops the sidecars in parallel. KEP-753 as built stops them one
-        // after another.
+        // The draft of KEP-753 stops the sidecars in parallel. Kubernetes, as KEP-753 was
+        // implemented, stops them one after another.
         settings.push(("sidecar-stop-order", "Parallel".to_owned()));
     }
     let field = |names: &[&str]| {

@@ -43,7 +43,7 @@ fn the_nodes_rules_alone_are_a_reason_to_convert_a_pod() {
     let mut document = parse(text).unwrap().remove(0);
     pod::convert(&mut document, &options).unwrap();
     assert_eq!(annotation(&document, "usher/sidecars"), Some("istio-proxy"));
-    // A converted pod, and a pod of which no container would remain an app.
+    // A second conversion changes nothing, nor does one that would leave the pod without an app.
     let gateway = "kind: Pod\nspec: {containers: [{name: istio-proxy}]}";
     for before in [document, parse(gateway).unwrap().remove(0)] {
         let mut after = before.clone();
@@ -89,7 +89,6 @@ fn a_pod_in_another_projects_kind_yields_a_warning() {
     assert_eq!(said(other), Vec::<String>::new());
 }
 
-/// A converted pod and the notes about it.
 fn converted(text: &str, legacy: bool) -> (Node, Vec<String>) {
     let mut document = parse(text).unwrap().remove(0);
     let notes = pod::convert(&mut document, &options(legacy)).unwrap();
@@ -183,7 +182,7 @@ fn native_sidecars_become_containers_in_the_order_of_their_start() {
             "startup-probe.usher/proxy",
             Some(r#"{"tcpSocket":{"port":1}}"#),
         ),
-        // KEP-753: no probe but the startup probe tells when a sidecar is started.
+        // KEP-753: no probe but the startup probe tells whether a sidecar has started.
         ("startup-probe.usher/logs", None),
     ] {
         assert_eq!(annotation(&pod, key), value, "{key}");

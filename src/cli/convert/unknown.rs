@@ -52,7 +52,8 @@ pub(super) fn in_document(document: &Node) -> Option<String> {
         .or_else(|| items(document, "items").iter().find_map(in_document))
 }
 
-/// A sentence about a document of another project's kind that has a pod with fields to convert.
+/// If a document of another project's kind contains a pod with fields to convert, returns a
+/// sentence about that.
 pub(super) fn in_other_kind(document: &Node, options: &Options) -> Option<String> {
     let kind = document.text_of("kind")?;
     if kind.ends_with("List") {

@@ -17,7 +17,6 @@ const NODE: &str = "[roles]\nsidecars = ['datadog-agent-*']\neverywhere = true";
 
 const COLUMNS: [&str; 6] = ["POD", "CONTAINER", "ROLE", "BY", "WAITS FOR", "HELD"];
 
-/// Reads the pod of a file.
 fn read(path: &Path) -> Pod {
     let documents: Vec<Node> = parse(&fs::read_to_string(path).unwrap()).unwrap();
     let mut found: Vec<_> = documents.iter().flat_map(pods).collect();

@@ -92,8 +92,8 @@ pub(super) struct Explanation {
     #[serde(rename = "alsoRefused")]
     also_refused: Vec<String>,
     start: Option<Vec<Entry>>,
-    /// A container that is added to the running pod later. None if such a container would not wait
-    /// for its turn.
+    /// The row for a container that is added to the running pod later, for example by `kubectl
+    /// debug`. None if such a container would start at once.
     #[serde(rename = "addedLater")]
     added_later: Option<Entry>,
     stop: Option<Termination>,
@@ -109,7 +109,8 @@ impl Explain {
 }
 
 impl How {
-    /// Explains the pods of files and of directories of files; `-` is standard input.
+    /// Explains the pods in these files. A directory stands for the manifests in it, and `-` for
+    /// standard input.
     ///
     /// # Errors
     ///

@@ -339,8 +339,8 @@ fn an_unlisted_init_container_never_starts_and_its_row_names_the_missing_annotat
     );
     let missing = Some("usher/native-init: fetch, migrate");
     assert_eq!(start[1].remedy.as_deref(), missing);
-    // If the pod lists its apps, an init container that is in no list is a guest. If no container
-    // starts before the apps, an init container waits for no other container.
+    // If the pod lists its apps, an init container that is in no list has the role guest. If no
+    // container starts before the apps, an init container waits for no other container.
     let listed = pod(", usher/apps: app", init, BOTH);
     assert!(row(&listed, "fetch").starts_with("1 fetch guest at once"));
     let nothing_before = "kind: Pod\nmetadata: {annotations: {usher/post-exit: bye}}\nspec:\n  \
@@ -462,8 +462,8 @@ fn probes_and_post_start_handlers_of_an_app_behind_an_init_container_are_warning
         let text = app("Auto", &more);
         says(&text, "app", &words);
         assert_eq!(warnings(&text).len(), 1, "{more}");
-        // With start mode Block, usher answers the app's `Start` when the app's turn comes, and
-        // kubelet runs no probe before the answer.
+        // With start mode Block, usher answers the `Start` request for the app only when the app
+        // may start, and kubelet runs no probe before the answer.
         assert_eq!(warnings(&app("Block", &more)), [], "{more}");
     }
     for harmless in [
@@ -555,7 +555,7 @@ fn a_startup_probe_longer_than_the_startup_timeout_is_a_warning() {
 }
 
 /// Restart rules. With `RULES`, kubelet restarts a container only after exit code 42. With
-/// `RULES_FOR_ALL`, kubelet restarts it after every exit code except two.
+/// `RULES_FOR_ALL`, kubelet restarts it after every exit code except 0 and 300.
 const RULES: &str = ", restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: \
                      {operator: In, values: [42]}}]";
 const RULES_FOR_ALL: &str = ", restartPolicy: Never, restartPolicyRules: [{action: \
@@ -686,7 +686,8 @@ fn the_table_shows_with_which_exit_codes_a_run_is_complete() {
     assert_eq!(done(", restart-policy.usher/report: Never", "Always"), None);
 }
 
-/// The latest end of each step of a pod whose annotations limit the time of containers.
+/// Returns the name of each termination step, and after how many seconds it is over at the latest.
+/// The annotations limit the time of single containers.
 fn ends(annotations: &str, containers: &str) -> Vec<(String, f64)> {
     let text = listed(
         &format!("usher/sidecars: 'proxy, logs', usher/post-exit: 'save, bye'{annotations}"),
@@ -708,8 +709,8 @@ fn caps_shorten_the_worst_case() {
         ends.map(|(_, end)| end).collect::<Vec<_>>()
     };
     assert_eq!(of(""), [32.0, 32.0, 32.0]);
-    // The cap of a defer container limits the time from its release to its stop signal. The step
-    // takes two more seconds for each defer container, because they run one after another.
+    // The grace period of a defer container limits the time from its release to its stop signal.
+    // The step takes two more seconds for each defer container, because they run one after another.
     let app = ", grace-period.usher/app: 5s";
     let both = ", grace-period.usher/save: 4s, grace-period.usher/bye: 1s";
     assert_eq!(of(app), [5.0, 32.0, 32.0]);
@@ -722,8 +723,8 @@ fn caps_shorten_the_worst_case() {
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
     let parallel = format!("{all}, usher/sidecar-stop-order: Parallel");
     assert_eq!(of(&parallel), [5.0, 14.0, 17.0]);
-    // The app's own grace period counts from its stop signal. A preStop handler runs before, so the
-    // app's grace period does not limit the step.
+    // The app's own grace period counts from its stop signal. A preStop handler runs before the
+    // signal, so the app's grace period does not limit the step.
     let handler = FIVE.replace(
         "{name: app}",
         "{name: app, lifecycle: {preStop: {sleep: {seconds: 9}}}}",
@@ -832,7 +833,7 @@ fn resources_of_the_whole_pod_count() {
     };
     let both = "{cpu: 2, memory: 1Gi}";
     for annotations in ["", "usher/sidecars: proxy"] {
-        // No container has requests, so the pod's requests are its limits.
+        // No container has requests, so the pod's limits are also its requests.
         let whole = said(annotations, &format!("{{limits: {both}}}"), "{}");
         assert_eq!(whole.qos_class, "Guaranteed");
         let effective = whole.phases.last().unwrap();

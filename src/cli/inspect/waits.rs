@@ -60,7 +60,8 @@ fn awaited(wait: &api::Wait) -> String {
     }
 }
 
-/// The end of a wait: the latest time and its effect, and the command that ends the wait now.
+/// Says what ends a wait: the time limit and its effect, and for a held container the command that
+/// releases it now.
 fn end(pod: &api::Pod, container: &api::Container, wait: &api::Wait, now: f64) -> String {
     let until = time::seconds(&wait.until).map(|until| span(until - now));
     let then = match until {
@@ -101,7 +102,8 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
         let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
         let (awaited, end) = match is_held(container) && is_terminating(pod) {
-            // In a termination, the shim releases no container.
+            // In a termination, the shim releases only defer containers. It stops this container
+            // instead.
             true => (
                 "its turn to stop".to_owned(),
                 "it ends when its turn comes".to_owned(),
@@ -153,7 +155,7 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
     lines
 }
 
-/// True for a defer container whose turn has come. It may already have got its stop signal.
+/// True for a defer container whose program runs. It may already have got its stop signal.
 fn is_cleanup_under_way(container: &api::Container) -> bool {
     let is_under_way =
         |wait: &api::Wait| waits_for(wait, api::Missing::MISSING_WORK) || is_signaled(wait);
@@ -169,8 +171,8 @@ fn waits_for(wait: &api::Wait, missing: api::Missing) -> bool {
     obstacles.any(|obstacle| obstacle.missing.enum_value() == Ok(missing))
 }
 
-/// True if the container waits for its turn and for nothing else, and the turn comes when the
-/// container named `name` is done.
+/// True if the container waits only for its turn, which comes when the container named `name` is
+/// done.
 fn waits_only_for(wait: &api::Wait, name: &str) -> bool {
     use api::Missing::{MISSING_TURN_AT_THE_END, MISSING_TURN_TO_STOP};
     let turns = [MISSING_TURN_TO_STOP, MISSING_TURN_AT_THE_END].map(Ok);
@@ -231,7 +233,7 @@ fn never_created(pod: &api::Pod) -> Option<String> {
     })
 }
 
-/// The line about a run that is not complete yet although all apps have ended.
+/// The line about a pod whose run is not complete yet, although all its apps have ended.
 fn late(pod: &api::Pod, now: f64) -> Option<String> {
     let late = pod.late.as_ref()?;
     let until = time::seconds(&late.until).unwrap_or(now);
@@ -242,7 +244,8 @@ fn late(pod: &api::Pod, now: f64) -> Option<String> {
     ))
 }
 
-/// The line about containers that usher does not stop, and that still run after the run has ended.
+/// The line about containers that still run after the pod's run has ended, and that usher does not
+/// stop.
 fn kept(pod: &api::Pod, now: f64) -> Option<String> {
     let kept = pod.kept.as_ref().filter(|_| pod.ended.is_none())?;
     let since = time::seconds(&kept.since).unwrap_or(now);

@@ -101,8 +101,8 @@ impl Found {
         Ok(self)
     }
 
-    /// Files of the installer that an earlier installation may have written into the other import
-    /// directories.
+    /// The paths that the installer's own file would have in the other import directories. An
+    /// earlier installation may have written files there.
     pub(super) fn earlier_part_files(&self) -> Vec<PathBuf> {
         let others = self.import_directories.iter().skip(1);
         others.map(|directory| part_in(directory)).collect()
@@ -130,7 +130,8 @@ impl Found {
         self.parts(texts).chain(others)
     }
 
-    /// The installer's own file and the leftovers, with their texts in `texts`.
+    /// The installer's own file and the [leftovers](Texts::leftovers), each with its text in
+    /// `texts`.
     pub(super) fn parts<'a>(
         &'a self,
         texts: &'a Texts,
@@ -153,12 +154,10 @@ impl Found {
         changes.filter(|(_, old, new)| old != new)
     }
 
-    /// The layout (`version`) of the configuration.
     pub(super) fn layout(&self) -> i64 {
         version(&self.bare.text)
     }
 
-    /// The texts without the installer's lines.
     pub(super) fn without_ours(&self) -> Texts {
         Texts {
             main: Some(self.bare.text.clone()),
@@ -175,8 +174,8 @@ impl Found {
         self
     }
 
-    /// Adds missing directories. The result also contains the directories that an earlier
-    /// installation created.
+    /// Sets the directories: those that an earlier installation created, and the `missing` ones,
+    /// which this installation has to create.
     pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
         self.directories = self.made_directories();
         self.directories.extend(missing);
@@ -195,7 +194,7 @@ impl Found {
         texts.any(ours::has_written)
     }
 
-    /// The path of the shim in the installer's lines, if they name one.
+    /// The shim's path (`runtime_path`) in the installer's lines. None if the lines have no path.
     pub(super) fn shim(&self) -> Option<PathBuf> {
         let texts = self.files(&self.texts).filter_map(|(_, text)| text);
         let mut texts = texts.filter(|text| ours::has_written(text));

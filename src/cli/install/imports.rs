@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Document, Value};
 
-/// The pattern that imports all files of a directory, which packages and installers use.
+/// The file name in an import of all files of a directory, such as `/etc/containerd/conf.d/*.toml`.
 const ALL_OF_IT: &str = "*.toml";
 
 /// A pattern of files, and its span in the text.
@@ -30,8 +30,9 @@ pub(super) fn directories(text: &str, config: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// The text for a copy of the file in another directory: it imports the same files, except that
-/// each directory of `instead` is replaced by the other one of its pair.
+/// The text for a copy of the configuration file in another directory. The copy imports the same
+/// files, with one exception: for each pair `(from, to)` in `instead`, an import of all files in
+/// `from` becomes an import of all files in `to`.
 pub(super) fn moved(text: &str, config: &Path, instead: &[(PathBuf, PathBuf)]) -> String {
     let mut text = text.to_owned();
     for import in imports(&text, config).into_iter().rev() {
@@ -94,7 +95,7 @@ mod tests {
             let expected: Vec<_> = expected.iter().map(PathBuf::from).collect();
             assert_eq!(directories_of(&text), expected, "{imports}");
         }
-        // The key `imports` counts only at the top level, not within a table.
+        // containerd reads the key `imports` only at the top level, not within a table.
         for text in [
             "[a]\nimports = ['/x/*.toml']\n",
             "# imports = ['/x/*.toml']\n",

@@ -112,7 +112,8 @@ struct Installer {
     node: Node,
     containerd: PathBuf,
     bin: PathBuf,
-    /// The paths of the shims that run usher's pods.
+    /// The paths at which the shim's program may be: the path in containerd's configuration, and
+    /// the one in `bin`.
     shims: Vec<PathBuf>,
     binaries: PathBuf,
     found: Found,
@@ -208,7 +209,6 @@ impl Installer {
         })
     }
 
-    /// Makes the changes.
     fn install(&self) -> anyhow::Result<()> {
         let outdated = programs::outdated(&self.binaries, &self.bin)?;
         self.check_systemd()?;
@@ -290,8 +290,8 @@ impl Installer {
         place::beside(&self.found.config, "restart")
     }
 
-    /// True if the running containerd needs a restart even without a change of its configuration
-    /// file.
+    /// True if the running containerd has not loaded the present configuration. It then needs a
+    /// restart even if this command changes nothing.
     fn needs_restart(&self) -> bool {
         self.restart_marker().exists()
             || self.node.unloaded().is_some()
@@ -302,7 +302,6 @@ impl Installer {
         self.planned.texts != self.found.texts
     }
 
-    /// The note about a changed file.
     fn changed(&self, file: &Path, text: Option<&str>) -> String {
         let file = file.display();
         match text {
@@ -314,8 +313,8 @@ impl Installer {
         }
     }
 
-    /// Writes the planned configuration. If containerd started with it in the trial but does not
-    /// start with it now, restores the old configuration.
+    /// Writes the planned configuration, and with `--restart` restarts containerd. If containerd
+    /// then does not start, although it did in the trial, restores the old configuration.
     fn configure(&self) -> anyhow::Result<()> {
         let restart_marker = self.restart_marker();
         if !self.is_changed() {
@@ -386,7 +385,7 @@ impl Installer {
         changes.try_for_each(|(file, _, text)| place::put(file, text))
     }
 
-    /// Prints the changes that an installation would make.
+    /// Prints the changes that the command would make without `--dry-run`.
     fn show(&self, stdout: &mut Stdout) -> Result<(), Failure> {
         let (old, new) = (&self.found.texts, &self.planned.texts);
         for (file, old, new) in self.found.changes(old, new) {
@@ -435,7 +434,7 @@ fn note_on_old_shims(shims: &[u32]) -> String {
     )
 }
 
-/// The directories that do not exist yet and that the programs and the files need.
+/// The directories that the installation has to create for its programs and configuration files.
 fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     let source = found.source.as_ref().map(|source| &source.file);
     let files = [Some(&found.config), found.part_file.as_ref(), source];
@@ -452,7 +451,6 @@ fn missing_directories(found: &Found, bin: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// A unified diff.
 fn difference(file: &Path, old: Option<&str>, new: Option<&str>) -> String {
     let name =
         |text: Option<&str>| text.map_or("/dev/null".to_owned(), |_| file.display().to_string());
@@ -478,7 +476,7 @@ fn refuse_while_needed(shims: &[PathBuf]) -> anyhow::Result<()> {
     }
 }
 
-/// The program ctr, with which the trial asks containerd for its plugins.
+/// Finds the program ctr, with which the trial asks containerd whether its plugins run.
 fn find_ctr(containerd: &Path, node: &Node) -> anyhow::Result<PathBuf> {
     let beside = containerd.with_file_name("ctr");
     let ctr = find("", &beside.to_string_lossy()).or_else(|| find(&node.path, "ctr"));
@@ -491,7 +489,7 @@ fn find_ctr(containerd: &Path, node: &Node) -> anyhow::Result<PathBuf> {
 }
 
 /// Restarts containerd, then removes the marker file. If this command dies before the restart, the
-/// marker stays, and the next `usher install` restarts containerd.
+/// marker stays, and the next `usher install --restart` restarts containerd.
 fn restart(unit: &str, marker: &Path) -> bool {
     note("restarting containerd; pods keep running");
     systemctl(&["restart", unit]) && place::remove(marker).is_ok()

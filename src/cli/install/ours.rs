@@ -41,7 +41,7 @@ pub(super) struct Bare {
      {LAST:?} after them"
 )]
 pub(super) struct NoEnd {
-    /// The number of the first line, counted from 1.
+    /// The number of the line with which the installer's lines begin, counted from 1.
     pub(super) line: usize,
 }
 
@@ -56,8 +56,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
         is_made: false,
     };
     let mut begins = None;
-    // If the last line of the original text had no newline, the installer has added one. Then this
-    // is the text's length with that newline, and the newline.
+    // If the last line of the original text had no newline, the installer has added one. This value
+    // then holds the length of the text up to that newline, inclusive, and the newline itself.
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);
@@ -124,7 +124,7 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     text
 }
 
-/// The runtime's tables. A line for each directory that the installer makes comes before them.
+/// Puts a comment line for each directory that the installer makes before the runtime's tables.
 pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String {
     let names = directories.iter().filter_map(|path| path.to_str());
     // A directory whose name has a line break is left out, since the line break would end the

@@ -13,7 +13,8 @@ use anyhow::bail;
 const RESTART_WANTED: u8 = 3;
 
 impl Installer {
-    /// Prints the last note and returns the exit status that agrees with it.
+    /// Prints the last note, which says whether the user still has to restart containerd. Returns
+    /// the exit status.
     pub(super) fn conclude(&self) -> ExitCode {
         let (done, meanwhile) = match self.wanted.remove {
             true => ("removed", "still has it loaded"),
@@ -68,7 +69,7 @@ impl Installer {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let report = check::Report::of_installed(&self.look_again());
         // Without --restart the administrator restarts containerd later, so a problem that the
-        // restart solves does not count.
+        // restart solves is no error.
         if report.ok || !self.wanted.restart && report.needs_only_a_restart() {
             return Ok(());
         }

@@ -10,7 +10,6 @@ use usher_linux::files::{self, Replacement};
 
 use super::super::containerd::NAME;
 
-/// The mode of a new file.
 const MODE: u32 = 0o644;
 
 /// The path of one of usher's files beside another file, for example `config.toml.usher-restart`.
@@ -37,7 +36,7 @@ pub(super) fn read(file: &Path) -> anyhow::Result<Option<String>> {
 ///
 /// # Errors
 ///
-/// If the file cannot be changed; it is as before then.
+/// If the file cannot be changed. It then keeps its old text.
 pub(super) fn put(file: &Path, text: Option<&str>) -> anyhow::Result<()> {
     let done = match text {
         None => remove(file),
@@ -86,7 +85,7 @@ fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     files::replace(file, bytes, by)
 }
 
-/// Copies a program beside its destination, where it can be tried.
+/// Copies a program under a temporary name into its destination's directory, where it can be tried.
 pub(super) fn copy_program(from: &Path, to: &Path) -> io::Result<PathBuf> {
     if let Some(directory) = to.parent() {
         fs::create_dir_all(directory)?;

@@ -10,7 +10,6 @@ use super::found::{Found, Texts, version};
 use super::ours::{self, without_ours};
 use super::source::SourceText;
 
-/// The planned change.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
@@ -38,7 +37,8 @@ impl Found {
         ours::with_directories(&self.directories, &entry(cri, NAME, registration))
     }
 
-    /// True if the source has the runtime, but the configuration generated from it does not yet.
+    /// True if the [source](Texts::source) has the runtime, but the configuration that the
+    /// distribution generated from it does not have it yet.
     pub(super) fn awaits_generation(&self) -> bool {
         let mut texts = self
             .imported
@@ -144,8 +144,7 @@ impl Found {
         )
     }
 
-    /// Refuses a runtime of this name that is in the configuration even without the installer's
-    /// lines.
+    /// Fails if the configuration has a runtime named `usher` that the installer did not write.
     fn refuse_foreign_runtime(&self, before: &Effective) -> anyhow::Result<()> {
         if before.runtimes().all(|(name, _)| name != NAME) {
             return Ok(());
@@ -169,9 +168,10 @@ impl Found {
         )
     }
 
-    /// The texts to try, the best first. The runtime's lines go into the installer's own file, or
-    /// else into the configuration. The last text also has the built-in runtime, which containerd 1
-    /// drops if the configuration names another runtime.
+    /// The candidates for the new texts, the best first. The runtime's lines go into the
+    /// installer's own file, or else into the configuration file. The last candidate also has the
+    /// tables of the built-in runtime, because containerd 1 drops that runtime if the configuration
+    /// names another one.
     fn candidates(&self, before: &Effective, registration: &Registration) -> Vec<Texts> {
         let version = version(&self.bare.text);
         let cri = cri_of_layout(version);
@@ -258,7 +258,8 @@ fn have_the_same_values(old: &str, new: &str) -> bool {
     values(old).is_some_and(|old| Some(old) == values(new))
 }
 
-/// The tables of containerd's built-in runtime, for a file that calls the CRI plugin `cri`.
+/// The tables of containerd's built-in runtime, runc, from the configuration `before`. In the new
+/// file the CRI plugin has the name `cri`.
 fn built_in(cri: &str, before: &Effective) -> Option<String> {
     const RUNC: &str = "runc";
     let (dumped, _) = before.cri()?;

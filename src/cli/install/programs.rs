@@ -77,7 +77,6 @@ pub(super) fn install(programs: &[&str], from: &Path, bin: &Path) -> anyhow::Res
     }
 }
 
-/// The result of removing the programs.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     pub removed: Vec<PathBuf>,
@@ -119,8 +118,8 @@ pub(super) struct Shims {
     pub outdated: Vec<u32>,
 }
 
-/// Counts the shims that run the programs at these paths. After a replacement of the file they go on
-/// running the old program, but they need the file to clean up after their pods.
+/// Counts the shims that run the programs at these paths. A shim whose program file was replaced
+/// goes on running the old program, but needs the new file to clean up after its pod.
 pub(super) fn running_shims(paths: &[PathBuf]) -> Shims {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs = processes.filter_map(|process| {

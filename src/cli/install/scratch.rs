@@ -1,5 +1,5 @@
-//! The temporary directory and the containerd of the trial. Both end before this command exits,
-//! even if a signal ends the command.
+//! The temporary directory of the trial, and the containerd that runs there. Before this command
+//! exits, containerd is killed and the directory removed, even if a signal ends the command.
 
 use std::fs::File;
 use std::io;
@@ -89,7 +89,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Creates containerd's log.
 pub(super) fn log(scratch: &Scratch) -> io::Result<File> {
     File::create(scratch.log())
 }

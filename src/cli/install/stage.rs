@@ -11,7 +11,7 @@ use super::source::SourceText;
 use super::{imports, ours, place};
 use anyhow::{Context, anyhow};
 
-/// The beginning of the names of the directories for copies of imported files.
+/// The beginning of a temporary directory's name. Such a directory holds copies of imported files.
 const PARTS: &str = "parts-";
 
 pub(super) fn scratch() -> anyhow::Result<Scratch> {
@@ -91,7 +91,8 @@ pub(super) fn ask(
         let tried = |path: &Path| path.to_string_lossy().into_owned();
         let error = error.to_string();
         let error = error.replace(&tried(&config), &tried(&found.config));
-        // The longest paths come last, and some begin with a shorter one.
+        // The longest paths come last. They are replaced first, because the path with `parts-1` is
+        // also the beginning of the one with `parts-10`.
         let copies = copies(scratch.path(), found).into_iter().rev();
         let real = |error: String, (from, to): (PathBuf, PathBuf)| {
             error.replace(&tried(&to), &tried(&from))
@@ -100,7 +101,7 @@ pub(super) fn ask(
     })
 }
 
-/// The import directories, each with the directory for copies of its files.
+/// The import directories, each with the temporary directory for copies of its files.
 fn copies(scratch: &Path, found: &Found) -> Vec<(PathBuf, PathBuf)> {
     let directories = found.import_directories.iter().enumerate();
     let copies = directories.map(|(number, from)| {
@@ -115,8 +116,9 @@ fn is_part(found: &Found, path: &Path) -> bool {
     found.parts(&found.texts).any(|(part, _)| part == path)
 }
 
-/// Writes the texts to configuration files in the temporary directory. The main file imports the
-/// same files as the original. From directories it imports copies.
+/// Writes the texts, and copies of the files in the import directories, to the temporary directory.
+/// The new main file imports these copies, and otherwise the same files as the original. Returns
+/// the path of the new main file.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let copies = copies(scratch, found);
     for (from, to) in &copies {

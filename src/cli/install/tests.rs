@@ -1,5 +1,5 @@
-//! Plans for configurations of any form. In these tests the values in the texts count as the
-//! effective configuration. The integration tests ask containerd itself.
+//! Tests of plans for configurations of any form. In these tests the values of all texts, merged,
+//! stand for containerd's effective configuration. The integration tests ask containerd itself.
 
 use std::path::{Path, PathBuf};
 
@@ -129,7 +129,7 @@ proptest! {
             }
             Ok(with) => with,
         };
-        // The old text is a prefix of the new one, with the same values.
+        // The new text begins with the old one, and adds no value but the runtime.
         let main = with.main.clone().unwrap();
         prop_assert!(main.starts_with(&text));
         let (old, new) = (says(&found(&before), &before).unwrap(), says(&found(&with), &with).unwrap());

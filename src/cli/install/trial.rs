@@ -18,10 +18,10 @@ use super::scratch::{Scratch, log};
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Snapshotters that start only if their directory is on a file system of their own kind. The
-/// trial's directory is on another one.
+/// Snapshotters that start only on the file system of the same name. The trial's directory is on
+/// another one.
 const BOUND_SNAPSHOTTERS: [&str; 2] = ["btrfs", "zfs"];
-/// The snapshotter for the trial in place of these. It needs no certain file system.
+/// The snapshotter that the trial uses instead. It works on any file system.
 const FREE_SNAPSHOTTER: &str = "native";
 
 /// The prefix of server plugins (2.4 and later).
@@ -33,8 +33,8 @@ pub(super) struct Programs<'a> {
     pub(super) ctr: &'a Path,
 }
 
-/// Changes a dumped configuration. A containerd with the result shares nothing with a running
-/// containerd, and keeps its files in `directory`.
+/// Changes a dumped configuration so that a second containerd can start with it. That containerd
+/// shares nothing with a running one, and keeps its files in `directory`.
 ///
 /// # Errors
 ///
@@ -78,8 +78,8 @@ pub(super) fn private(dump: &str, directory: &Path) -> anyhow::Result<String> {
         ("tcp_address", ""),
         ("root_path", ""),
         ("socket_path", &*at("nri")),
-        // containerd would start the NRI plugins in this directory, which serve the running
-        // containerd.
+        // The trial must not start the NRI plugins in the configured directory, because they serve
+        // the running containerd.
         ("plugin_path", &*at("nri-plugins")),
         ("stream_server_port", "0"),
     ] {
@@ -124,7 +124,7 @@ fn table_at<'a>(table: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
 }
 
 /// True if `ctr plugins ls` reports all CRI plugins as ok (containerd 1 has one, containerd 2
-/// several). None if it lists none.
+/// several). None if the listing has no CRI plugin.
 fn cri_is_ok(listing: &str) -> Option<bool> {
     let of_plugins = listing.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

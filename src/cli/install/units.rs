@@ -22,11 +22,11 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The directory of the programs in the texts of the units. The installer replaces it by the real
-/// directory.
+/// The directory of usher's programs in the unit files' texts. The installer replaces it by the
+/// real directory.
 const BIN: &str = "/usr/local/bin/";
 
-/// The files that are missing or different, with their new texts.
+/// The unit files that are missing or outdated, each with its new text.
 pub(super) fn outdated(units: &Path, bin: &Path) -> Vec<(PathBuf, String)> {
     let files = FILES.into_iter().map(|(name, text)| {
         let text = text.replace(BIN, &format!("{}/", bin.display()));

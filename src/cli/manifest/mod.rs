@@ -98,8 +98,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     Ok(documents.map(with_kinds).collect())
 }
 
-/// Gives the items of a typed list, such as a PodList, their kind, as kubectl does. The API server
-/// leaves it out.
+/// Gives the items of a typed list, such as a PodList, their kind, as kubectl does, because the API
+/// server leaves the kind out.
 fn with_kinds(mut document: Node) -> Node {
     let version = document.get("apiVersion").cloned();
     let kind = document.text_of("kind").unwrap_or_default();

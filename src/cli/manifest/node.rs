@@ -74,7 +74,6 @@ impl Node {
         }
     }
 
-    /// The text of a field.
     pub(crate) fn text_of(&self, key: &str) -> Option<&str> {
         self.get(key).and_then(Node::as_text)
     }

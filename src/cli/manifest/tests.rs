@@ -48,7 +48,7 @@ fn large_manifests_are_parsed() {
     let values = format!("all: [{}]\n", "1, ".repeat(300_000));
     let all = parse(&values).unwrap().remove(0);
     assert_eq!(all.get("all").unwrap().items().len(), 300_000);
-    // A text whose aliases make a billion values out of it.
+    // A short text whose aliases stand for a billion values.
     let mut bomb = "a0: &a0 [1, 1]\n".to_owned();
     for level in 1..30 {
         let below = level - 1;

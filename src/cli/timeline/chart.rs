@@ -19,7 +19,7 @@ pub(super) struct Chart {
     pub is_cut: bool,
 }
 
-/// A container, or the pod itself.
+/// The row of a container, or of the pod itself.
 pub(super) struct Row {
     pub name: String,
     pub role: String,
@@ -49,7 +49,6 @@ pub(super) enum State {
     BackOff,
 }
 
-/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
     pub at: f64,

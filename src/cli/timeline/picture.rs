@@ -227,8 +227,8 @@ fn lift(kind: Kind) -> f64 {
     }
 }
 
-/// The legend for the states and marks in the chart, from `top` down. Also returns by how much it
-/// is higher than one line.
+/// The legend for the states and marks in the chart, from `top` down. Also returns the height of
+/// its lines below the first one.
 fn legend(chart: &Chart, top: f64) -> (Group, f64) {
     let mut group = Group::new();
     let (mut x, mut y) = (24.0, top);

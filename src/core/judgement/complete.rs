@@ -53,11 +53,13 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
                 && containers.any(|it| rules.roles.is_sidecar(&it.name)))
 }
 
-/// Completes the annotations of a pod, or returns `None` if usher does not handle the pod.
+/// Returns the changes that complete the annotations of a pod, or `None` if usher does not handle
+/// the pod ([`concerns`]).
 ///
 /// The result depends only on the author's annotations, the spec and the rules. The caller may
-/// complete a pod again, for example when another program has changed the spec since. Before that,
-/// the caller has to restore the author's annotations.
+/// complete a pod again, for example when another program has changed the spec since. The caller
+/// first restores the author's annotations: those of an earlier completion would count as the
+/// author's.
 ///
 /// # Errors
 ///

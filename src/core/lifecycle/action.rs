@@ -20,7 +20,6 @@ use super::task::{Deletion, IllegalCall, IllegalExecCall, SignalOrder, UPDATES_A
 pub struct ContainerId(Arc<str>);
 
 impl ContainerId {
-    /// The id as containerd knows it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -47,8 +46,8 @@ pub struct RequestId(pub u64);
 /// them. It polls the next action without waiting until the last one is finished.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Execute the program of a container whose init process is parked, or restore the container
-    /// from its checkpoint. Report with [`handle_released`](super::Pod::handle_released).
+    /// Execute the program of a created container, or restore the container from its checkpoint.
+    /// Report with [`handle_released`](super::Pod::handle_released).
     Release { id: ContainerId },
     /// Answer a Start. Before an `Ok`, publish TaskStart: the program runs, or the container is
     /// held and containerd has to see it as running.
@@ -57,8 +56,9 @@ pub enum Action {
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Answer a Kill, and deliver no signal. `Ok` says that the core has taken the request: it
-    /// orders its own [`Signal`](Action::Signal) when one is due, or has done so.
+    /// Answer a Kill, and deliver no signal. `Ok` says that the core has recorded the request. If a
+    /// signal is due for it, the core orders a separate [`Signal`](Action::Signal), before or after
+    /// this answer.
     AnswerKill {
         request: RequestId,
         answer: Result<(), Refusal>,
@@ -66,7 +66,7 @@ pub enum Action {
     /// Deliver a signal to the container's init process, or to `all` of its processes. If the order
     /// names a Kill call, answer this call with the outcome.
     Signal { id: ContainerId, order: SignalOrder },
-    /// Cancel all work that is under way for the container, because it is killed.
+    /// Cancel all work that is under way for the container, because the container is being killed.
     CancelWork { id: ContainerId },
     /// Kill the processes that the init process of a container has left behind, and then report
     /// with [`handle_container_exited`](super::Pod::handle_container_exited).
@@ -75,9 +75,9 @@ pub enum Action {
     /// killed before it was restored.
     ExitUnrestored { id: ContainerId, status: ExitStatus },
     /// Restart a container in place after its process has exited: execute its program in a new
-    /// process with the same streams. Nothing of the last process may be left. Report with
-    /// [`handle_restarted`](super::Pod::handle_restarted). The runtime state may be [cleaned
-    /// up](Action::CleanUp) already.
+    /// process with the same streams. The OCI runtime's state of the last process has to be removed
+    /// before; `is_cleaned_up` is true if this was [done](Action::CleanUp). Report with
+    /// [`handle_restarted`](super::Pod::handle_restarted).
     Restart {
         id: ContainerId,
         is_cleaned_up: bool,
@@ -116,8 +116,8 @@ pub enum Action {
         code: u32,
     },
     /// Carry out an Update of the container's resources, and report with
-    /// [`handle_updated`](super::Pod::handle_updated). If the container has no process just now,
-    /// only keep the change `for_next_process`, and answer the caller at once.
+    /// [`handle_updated`](super::Pod::handle_updated). With `for_next_process`, the container has
+    /// no process just now: only keep the change, and answer the caller at once.
     Update {
         id: ContainerId,
         request: RequestId,
@@ -131,8 +131,8 @@ pub enum Action {
     /// Clean up the runtime state of an exited container except its root file system, and report
     /// with [`handle_cleaned_up`](super::Pod::handle_cleaned_up).
     CleanUp { id: ContainerId },
-    /// Kill the parked process of a container that is to be deleted, and cancel all work that is
-    /// under way for the container.
+    /// Kill the init process of a container that is to be deleted and whose program was never
+    /// executed. Cancel all work that is under way for the container.
     KillParked { id: ContainerId },
     /// Delete a container, and report with [`handle_removed`](super::Pod::handle_removed) or
     /// [`handle_not_deleted`](super::Pod::handle_not_deleted).
@@ -190,7 +190,7 @@ pub enum SignalReason {
     TimeShort,
     /// SIGKILL: the grace period of the container or of its pod is over.
     GraceOver,
-    /// SIGKILL for a parked process, because the container's program will not be executed.
+    /// SIGKILL for an init process that has not executed the container's program, and will not.
     Held,
     /// A probe of the container has failed too often.
     ProbeFailed(ProbeKind),
@@ -218,7 +218,7 @@ impl SignalReason {
 /// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
-    /// Tells when the container is started.
+    /// Tells when the container has started up.
     Startup,
     /// Tells if the container still works.
     Liveness,
@@ -300,7 +300,7 @@ pub enum Cause {
     EssentialFailed { name: String, code: u32 },
     /// An init container has failed, and the caller will not restart it.
     InitFailed { name: String, code: u32 },
-    /// A sidecar has exited before it was started, and will not be restarted.
+    /// A sidecar has exited before its startup was complete, and will not be restarted.
     SidecarFailed { name: String, code: u32 },
     /// A person has run `usher stop`.
     Stopped,
@@ -356,7 +356,7 @@ impl Step {
     }
 
     /// The name of the step in output for scripts. If a setting lists the containers of the step,
-    /// both have the same name.
+    /// the setting has the same name.
     pub const fn word(self) -> &'static str {
         match self {
             Step::Hooks => "hooks",

@@ -63,13 +63,15 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// The expected cost of the next attempt for a container. `known` is the cost expected from its
-    /// earlier attempts. If it has none, the cost comes from the pod's other attempts.
+    /// The expected cost of the next attempt for a container. `known` is the cost expected from the
+    /// container's earlier attempts. Without earlier attempts, the result is the cost expected from
+    /// the pod's other attempts.
     pub fn expected(&self, known: Option<Duration>) -> Duration {
         known.or(self.usual).unwrap_or(UNKNOWN)
     }
 
-    /// Returns when an attempt with this expected cost may begin: at once if the time is past.
+    /// Returns the time from which an attempt with this expected cost may begin. A past time means
+    /// at once.
     pub fn free_at(&self, expected: Duration) -> Time {
         self.share.free_at(expected)
     }
@@ -90,9 +92,10 @@ impl Allowance {
         });
     }
 
-    /// Records that the attempt for execution `execution` is over: its measured `cost` replaces the
-    /// reserved CPU time. Returns the expected cost of the container's next attempt, from `cost`
-    /// and the last expected cost `known`. `None` if no such attempt was under way.
+    /// Records the end of a probe attempt of execution number `execution`: the measured `cost`
+    /// replaces the reserved CPU time. Returns the expected cost of the container's next attempt,
+    /// computed from `cost` and from `known`, the cost that was expected last. `None` if no attempt
+    /// of this execution was under way.
     pub fn finish(
         &mut self,
         now: Time,

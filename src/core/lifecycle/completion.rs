@@ -1,7 +1,12 @@
-//! Container exits that end the pod. Either the run is complete, or a container has failed: an
-//! essential container, an init container for good, or a sidecar for good before it was started in
-//! the sense of KEP-753 (startup probe and postStart handler have succeeded). The shim itself
-//! decides these terminations. A later Create does not disprove them.
+//! Container exits that end the pod. Either the run is complete, or one of these has failed:
+//!
+//! - an essential container,
+//! - an init container that the caller does not create again,
+//! - a sidecar that the caller does not create again, before it was started (KEP-753: startup probe
+//!   and postStart handler have succeeded).
+//!
+//! The shim itself decides these terminations. A later Create disproves a termination inferred from
+//! stop requests (`inference.rs`), but not these.
 
 use std::time::Duration;
 
@@ -20,13 +25,16 @@ use super::time::Time;
 /// list the apps.
 pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
-/// Longest wait for a listed defer container after the last Create of a new name.
+/// Longest wait for a defer container that the annotations list, counted from the last Create of a
+/// new name.
 const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest wait for listed defer containers after the failure or the completion that ends the pod.
+/// Longest wait for defer containers that the annotations list, counted from the failure or the
+/// completion that ends the pod.
 const DEFERS_ARE_AWAITED_FOR: Duration = Duration::from_secs(60);
 
-/// Longest wait for listed apps in a later sandbox: kubelet does not create succeeded apps again.
+/// Longest wait for listed apps in a later sandbox of the pod, in which kubelet does not create
+/// apps again that have succeeded.
 const LISTED_APPS_COME_WITHIN: Duration = Duration::from_secs(30);
 
 /// A termination that the shim has decided.
@@ -35,7 +43,8 @@ struct DecidedEnd {
     cause: Cause,
     /// Time of the failure or the completion that ends the pod.
     known: Time,
-    /// Start of the termination: later than `known` while listed defer containers are awaited.
+    /// Start of the termination: later than `known` while the shim waits for listed defer
+    /// containers.
     begins: Time,
 }
 
@@ -51,8 +60,9 @@ pub(super) struct Completion {
 
 impl Pod {
     /// The termination after a failure that ends the pod, or after the completion of its run, and
-    /// when it begins. `None` if the exits so far do not end the pod, or if no started container is
-    /// left to stop. The failure of an essential container ends the pod even then.
+    /// the time at which this termination begins. `None` if the exits so far do not end the pod.
+    /// Also `None` if no started container is left to stop, unless an essential container has
+    /// failed.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
         let end = self.decided_end()?;
         let since = end.begins.max(self.now);
@@ -62,9 +72,9 @@ impl Pod {
         Some((end.begins, termination))
     }
 
-    /// True while the pod is to terminate, but the termination does not begin yet: the caller has
-    /// not created or not started all listed defer containers. Kubelet creates containers one after
-    /// another, so a container may fail before the defer containers exist.
+    /// True while the shim has decided to terminate the pod, but waits because the caller has not
+    /// created or not started all listed defer containers. Kubelet creates containers one after
+    /// another, so a container may fail before the defer containers exist. The wait is limited.
     pub(super) fn awaits_defers(&self) -> bool {
         self.defers_awaited_from()
             .is_some_and(|from| from <= self.now)
@@ -82,8 +92,8 @@ impl Pod {
     }
 
     /// The termination that the shim decides because of the exits so far. `None` if these exits do
-    /// not end the pod. Also `None` if no container that got its Start is alive, unless an essential
-    /// container has failed.
+    /// not end the pod. Also `None` if no container that got its Start is alive, unless an
+    /// essential container has failed.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));
@@ -150,7 +160,8 @@ impl Pod {
 
     /// True if the run is complete: no more apps are expected, all apps have exited, and the caller
     /// will restart none of them under their restart policies. An app that the caller has stopped
-    /// counts at once. False if an app is to run in the pod's next sandbox.
+    /// counts as exited at once, although the caller may create it again. False if an app is to run
+    /// in the pod's next sandbox.
     pub(super) fn is_complete(&self) -> bool {
         let is_decided = self
             .termination
@@ -228,7 +239,7 @@ impl Pod {
 }
 
 /// The time from which the exits of all these containers count as final. `None` if there are no
-/// containers, or unless all have ended for good.
+/// containers, or if some have not ended for good.
 fn last_end<'a>(
     records: impl Iterator<Item = (&'a str, Option<&'a NameRecord>)>,
     is_over: impl Fn(&str, &NameRecord) -> bool,

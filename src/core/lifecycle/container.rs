@@ -1,4 +1,4 @@
-//! All that the core knows of one container.
+//! The data of one container.
 
 use std::time::Duration;
 
@@ -66,20 +66,18 @@ pub(super) struct Container {
     pub updates: Updates,
     /// Signals that wait until the process is restored.
     pub pending_signals: Vec<SignalOrder>,
-    /// Stop requests with a delayed answer.
     pub answers: Vec<WithheldAnswer>,
-    /// The container's part in a termination, besides being stopped.
+    /// The progress of the container's termination hook or, for a defer container, of its turn.
     pub termination_work: TerminationWork,
     /// Expected CPU time of an attempt of its probe; `None` before the first attempt.
     pub probe_cost: Option<Duration>,
-    /// Back-off of restarts in place.
     pub back_off: BackOff,
     /// Number of the container's first execution, counted in this pod; 0 before that. Sidecars stop
     /// in the reverse order of these numbers, whatever restarts in place follow.
     pub place: u64,
 }
 
-/// A Kill with a delayed answer: the caller's timer starts at the answer.
+/// A Kill with a delayed answer. The caller starts its timer when it gets the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct WithheldAnswer {
     pub request: RequestId,
@@ -87,16 +85,15 @@ pub(super) struct WithheldAnswer {
     pub until: Time,
 }
 
-/// The container's part in a termination, besides being stopped.
+/// The progress of the container's termination hook or, for a defer container, of its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum TerminationWork {
     /// The progress of the termination hook; `Pending` for a container without a hook.
     Hook(HookState),
-    /// The turn of a defer container: the time when it began, if it has begun.
+    /// The time when the turn of a defer container began. `None` before its turn.
     Turn(Option<Time>),
 }
 
-/// The progress of the termination hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum HookState {
     Pending,
@@ -115,7 +112,6 @@ impl TerminationWork {
 }
 
 impl Container {
-    /// The policy of the container's role.
     pub fn role_policy(&self) -> RolePolicy {
         RolePolicy::of(self.role)
     }
@@ -144,8 +140,8 @@ impl Container {
         may_be_either && self.request.is_some_and(|request| request.is_pre_stop())
     }
 
-    /// True if the container's stop signal was delivered or its SIGKILL is scheduled, unless that
-    /// was for a failure.
+    /// True if the container's stop signal was delivered or its SIGKILL is scheduled, unless this
+    /// was done because a probe or postStart handler has failed.
     pub fn is_being_stopped(&self) -> bool {
         self.state.stop().is_under_way()
     }

@@ -1,4 +1,4 @@
-//! Creation: which annotations apply, and which role and run a container belongs to. A
+//! Creation of containers: which annotations apply, and the container's role and run. A
 //! [run](super::run) of a pod ends with a termination; another run may follow in the same sandbox.
 
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl Pod {
     ///
     /// [`Refusal::AlreadyExists`], [`Refusal::SandboxGone`], and [`Refusal::OtherPlan`] if there is
     /// no sandbox container to say which annotations apply. A refused container is not registered.
-    /// After `SandboxGone` its name counts as not done, because the caller creates the container
-    /// again in the next sandbox.
+    /// After `SandboxGone` the container's work counts as not done, because the caller creates the
+    /// container again in the next sandbox.
     pub fn handle_create(
         &mut self,
         now: Time,
@@ -141,13 +141,14 @@ impl Pod {
         Ok(())
     }
 
-    /// Records that the OCI runtime has created a container, with its init process parked.
+    /// Records that the OCI runtime has created a container, whose init process waits to execute
+    /// the program.
     pub fn handle_created(&mut self, now: Time, id: &ContainerId) {
         self.park_init(now, id, ContainerState::created);
     }
 
-    /// Records a container created from a checkpoint: its process is restored when its turn comes.
-    /// Otherwise as [`handle_created`](Pod::handle_created).
+    /// Records a container created from a checkpoint: the process is restored when the container's
+    /// turn comes. Otherwise like [`handle_created`](Pod::handle_created).
     pub fn handle_created_to_restore(&mut self, now: Time, id: &ContainerId) {
         self.park_init(now, id, ContainerState::created_to_restore);
     }
@@ -175,8 +176,8 @@ impl Pod {
             && !container.is_of_next_run;
         match self.termination.as_ref().filter(|_| is_late) {
             Some(termination) if termination.is_by_hand() => Arrival::TooLate,
-            // Without a sandbox container the pod has no fixed lifetime, so a late container begins
-            // the next run.
+            // Without a sandbox container nothing marks the end of the pod. So a container that is
+            // created after the termination begins the next run.
             Some(termination)
                 if termination.is_over()
                     && !self.has_sandbox()
@@ -220,8 +221,8 @@ impl Pod {
         {
             self.undo(container);
         }
-        // A container restored from a checkpoint has no parked process whose exit would answer the
-        // Start.
+        // A container that is still to be restored from a checkpoint has no parked process, whose
+        // exit would answer the Start.
         if let Some(blocked) = container.state.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
@@ -240,14 +241,15 @@ impl Pod {
     }
 
     /// Records the removal of a container that has not exited, usually because its creation failed.
-    /// If an earlier container of this name is alive, that one counts again; otherwise the name has
-    /// failed.
+    /// If an earlier container of this name is alive, the history goes back to that container.
+    /// Otherwise the name has failed.
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
             let (is_started, heir) = (heir.is_started_sidecar(), heir.number);
             self.history.inherit(name, number, heir);
-            // The start was not recorded if it came during the failed creation.
+            // If the earlier container has started up during the failed creation, this was not
+            // recorded.
             if is_started {
                 self.history.record_start(name, heir);
             }
@@ -269,8 +271,8 @@ impl Pod {
         self.history.record_end(name, number, end, fatal);
     }
 
-    /// Records that container `number` of this name belongs to the current run. From now on the
-    /// name counts even if it is optional: other containers wait for it, and it has its turn in a
+    /// Records that container `number` of this name belongs to the current run. From now on a name
+    /// that was optional is like any other: containers wait for it, and it has its turn in a
     /// termination.
     pub(super) fn came(&mut self, name: &str, number: u64) {
         self.history.record_creation(name, number);

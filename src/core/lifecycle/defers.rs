@@ -47,10 +47,10 @@ impl Subject<'_> {
         Some(Due::Now(Decision::Hold { waits_for }))
     }
 
-    /// Rule: the defer containers of the current step run one after another. When the time of one
-    /// is over, it gets its stop signal, then SIGKILL. If SIGKILL does not end it, the termination
-    /// no longer waits for it. A defer container that still runs from a disproved termination gets
-    /// its signals even outside of its step.
+    /// Rule: the defer containers of the current step run one after another. When the time of a
+    /// container is over, the container gets its stop signal, then SIGKILL. If SIGKILL does not end
+    /// it, the termination no longer waits for it. A defer container that still runs from a
+    /// disproved termination gets its signals even outside of its step.
     pub(super) fn defer_is_due(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
@@ -119,10 +119,11 @@ impl Subject<'_> {
         is_undelivered && is_skipped && !self.container.is_of_next_run
     }
 
-    /// Rule: a held defer container whose turn will not come ends: its name had its turn, its step
-    /// is past, the termination leaves defers out, or no time is left. Reports the [code in place
-    /// of success](Pod::code_in_place_of_success); 143 if `defer-exit-code` propagates and it had
-    /// no turn.
+    /// Rule: the shim ends a held defer container whose turn will not come. Either a container of
+    /// its name has had a turn, or its step is past, or the termination runs no defer containers,
+    /// or no time is left. Reports the [code in place of success](Pod::code_in_place_of_success),
+    /// or 143 if the setting `defer-exit-code` is `Propagate` and no container of the name has had
+    /// a turn.
     pub(super) fn defer_is_skipped(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let turn = container
@@ -174,8 +175,8 @@ impl Subject<'_> {
 
 impl Pod {
     /// The defer container that runs in this turn, or is the next to run. All others of the turn
-    /// wait for it. `None` if none is left. A container whose Start has not come, or that was given
-    /// up, does not count.
+    /// wait for it. `None` if none is left. Does not count a container whose Start has not come, or
+    /// whose exit the termination no longer waits for.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
         // A defer container may exit before the driver has reported if its program was executed.
         // Until that report, the container may still be run again.
@@ -194,7 +195,7 @@ impl Pod {
         left.min_by_key(|container| self.place_of_defer(turn, container))
     }
 
-    /// The sort key of a defer container among those of its turn.
+    /// Returns a key that sorts the defer containers of a turn into the order in which they run.
     fn place_of_defer(&self, turn: DeferTurn, container: &Container) -> (Option<usize>, u64) {
         let names = self.plan.as_ref().map(|plan| match turn {
             DeferTurn::PreExit => plan.pre_exit(),
@@ -205,9 +206,9 @@ impl Pod {
         (place, container.number)
     }
 
-    /// The latest time at which the defer containers of a turn have ended. Their step begins at
-    /// `began` and has the deadlines `ends`. If `ahead_of` names a defer container, only those that
-    /// run before it count.
+    /// The time by which all defer containers of a turn have exited at the latest. Their step
+    /// begins at `began` and has the deadlines `ends`. With `ahead_of`, counts only the defer
+    /// containers that run before this one.
     pub(super) fn latest_end_of_defers(
         &self,
         turn: DeferTurn,
@@ -273,9 +274,9 @@ impl Pod {
     }
 
     /// The deadlines of a defer container in its step: the step's `ends`, or earlier if the
-    /// container has a limit of its own or was restarted. Its own limit counts from its first
-    /// execution to its stop signal, including all restarts. A restarted container is stopped early
-    /// enough to leave time for all that comes later.
+    /// container has a limit of its own or was restarted. Its own limit is for the time from its
+    /// first execution to its stop signal, including restarts. A restarted container is stopped
+    /// early enough to leave time for the containers that run or stop after it.
     pub(super) fn own_ends(&self, container: &Container, ends: StepDeadlines) -> StepDeadlines {
         let Some(began) = container.turn_began() else {
             return ends;
@@ -348,8 +349,8 @@ impl Pod {
 
     /// The exit code reported for a defer container that exited with `status`, by the setting
     /// `defer-exit-code`: its own code, or the [code in place of
-    /// success](Pod::code_in_place_of_success). With the second, its failure never restarts a pod
-    /// (defer proposal).
+    /// success](Pod::code_in_place_of_success). With the latter, a failed defer container never
+    /// makes the caller restart the pod (defer proposal).
     pub(super) fn code_of_defer(&self, status: ExitStatus) -> u32 {
         let policy = self
             .plan
@@ -361,8 +362,9 @@ impl Pod {
         }
     }
 
-    /// True if a listed defer container is not created yet, or its Start is not answered yet. A
-    /// decided termination then waits for it, for a limited time.
+    /// True if a defer container that the annotations list is not created yet, or its Start is not
+    /// answered yet. A termination that the shim has decided then waits for the container, for a
+    /// limited time.
     pub(super) fn is_a_defer_missing(&self) -> bool {
         let listed = self
             .plan

@@ -32,13 +32,13 @@ pub(super) struct ContainerContext<'a> {
     pub now: Time,
     pub termination: Option<&'a mut Termination>,
     pub history: &'a mut History,
-    /// The size of the last container of each name.
+    /// Sizes by container name: that of the container created last under the name.
     pub sizes: &'a mut BTreeMap<String, Size>,
     pub allowance: &'a mut Allowance,
-    /// Executions so far in this pod.
+    /// Number of executions of programs in this pod so far.
     pub executions: &'a mut u64,
-    /// True if the program of a container that usher orders was executed, or its execution was
-    /// tried.
+    /// True if the shim has executed, or tried to execute, the program of a container that usher
+    /// orders.
     pub has_released: &'a mut bool,
     pub sandbox_is_gone: &'a mut bool,
     pub out: &'a mut Outbox,
@@ -125,7 +125,8 @@ impl ContainerContext<'_> {
             .ok()
     }
 
-    /// Answers the container's Start before its turn has come.
+    /// Answers the container's Start before the container's turn has come. The program is not
+    /// executed yet.
     fn hold(&mut self, waits_for: Vec<String>) {
         let post_start = self.possible_post_start();
         let outcome = self.container.state.hold(self.now, post_start);
@@ -281,9 +282,10 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Handles the first open SIGKILL of the caller: carries out `then` in place of the signal and
-    /// answers the Kill, or passes the signal on, and the Kill gets its outcome. `ends_grace` also
-    /// ends the termination's grace period, and `ends_defers` the runs of its defer containers.
+    /// Handles the first open SIGKILL of the caller: with `then`, carries out this decision in
+    /// place of the signal and answers the Kill. Otherwise passes the signal on, and the driver
+    /// answers the Kill with the outcome. `ends_grace` also ends the termination's grace period.
+    /// With `ends_defers`, no other defer container begins any more.
     fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
@@ -369,7 +371,7 @@ impl ContainerContext<'_> {
             .into_iter()
             .partition(|answer| only_due && now < answer.until);
         self.container.answers = kept;
-        // The caller's timer starts here.
+        // The caller starts its timer when it gets the answer.
         if let Some(request) = &mut self.container.request
             && !due.is_empty()
         {

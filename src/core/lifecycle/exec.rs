@@ -64,7 +64,7 @@ pub(super) enum PostStart {
     /// The shim runs the handler again after a restart in place. If the first run failed at
     /// `failed`, kubelet still stops the container.
     Repeating { failed: Option<Time> },
-    /// The container is taken to have no handler, or the shim no longer waits for the handler.
+    /// The shim assumes that the container has no handler, or no longer waits for the handler.
     Absent,
 }
 
@@ -124,8 +124,8 @@ impl Pod {
     ///
     /// [`Refusal::NotFound`], [`Refusal::IllegalCall`], [`Refusal::NoProcess`] during a restart in
     /// place, [`Refusal::ExecExists`], and [`Refusal::Held`] for a probe or the preStop handler
-    /// while the container's program has not been executed: kubelet ignores a probe that could not
-    /// be made, but counts a failed one.
+    /// while the container's program has not been executed. A refused probe does no harm, because
+    /// kubelet ignores a probe that could not be made.
     pub fn handle_exec(
         &mut self,
         now: Time,
@@ -147,7 +147,7 @@ impl Pod {
 
     /// The stop request that this Exec stands for, or `None` if the Exec is not the container's
     /// preStop handler, or usher does not order the container. The handler is recognized by its
-    /// command. Refuses the handler, and a probe, while the container's program has not been
+    /// command. Refuses a preStop handler or a probe while the container's program has not been
     /// executed.
     fn pre_stop_of(
         &self,
@@ -212,9 +212,9 @@ impl Pod {
         }
     }
 
-    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in execution
-    /// `execution`. A container whose handler has failed is stopped, as kubelet does it. The
-    /// outcome of an earlier execution is ignored.
+    /// Records the outcome of [`Action::PostStart`](super::Action::PostStart) in execution number
+    /// `execution` of the container's program. A container whose handler has failed is stopped, as
+    /// kubelet does it. The outcome of an earlier execution is ignored.
     pub fn handle_post_started(
         &mut self,
         now: Time,
@@ -251,9 +251,9 @@ impl Container {
         }
     }
 
-    /// True if the container reads RUNNING though its program does not run: it is about to be
-    /// restarted in place, is being restarted (and may have its next process already), or its
-    /// success is withheld.
+    /// True if the caller sees the container as RUNNING although its program does not run: the
+    /// program is to be restarted in place, is being restarted, or has exited with a success that
+    /// the shim hides.
     fn is_without_program(&self) -> bool {
         self.state.is_alive() && !self.state.has_process()
     }
@@ -267,9 +267,9 @@ impl ContainerContext<'_> {
             !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
         let post_start = self.container.state.post_start_mut();
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
-        // Both handlers may be the same command. Even if postStart is possible now, the Exec may be
-        // the preStop handler. A second stop request then shows that
-        // ([`Container::is_request_doubtful`]).
+        // The postStart and the preStop handler may be the same command. So even if a postStart
+        // handler may come now, this Exec may be the preStop handler. In this case a second stop
+        // request proves it ([`Container::is_request_doubtful`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
@@ -376,7 +376,8 @@ impl Subject<'_> {
             PostStart::Possible { answered } if pod.is_anything_parked() => {
                 answered.after(POST_START_WITHIN)
             }
-            // Kubelet starts the Exec of a handler at once. This Exec has lost its caller.
+            // Kubelet starts the Exec of a handler at once. If an Exec is not started, its caller
+            // is gone.
             PostStart::Running { exec_id, since, .. } if container.execs.is_unstarted(exec_id) => {
                 since.after(POST_START_WITHIN)
             }
@@ -393,8 +394,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if an ordered container, except defer containers, is created and its program is not
-    /// executed yet.
+    /// True if the program of a created container is not executed yet. Counts only containers that
+    /// usher orders, without defer containers.
     fn is_anything_parked(&self) -> bool {
         let mut containers = self.containers.values();
         containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.state.is_parked())

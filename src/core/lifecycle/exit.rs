@@ -1,4 +1,4 @@
-//! Exits: the meaning of a process exit, and the code reported to the caller.
+//! Exits of processes: their consequences, and the code reported to the caller.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::task::READ_WITHIN;
 use super::termination::Termination;
 use super::time::Time;
 
-/// The meaning of an exit of a container's process.
+/// The consequence of an exit of a container's process.
 pub(super) enum Exit {
     /// The process exited while its program was being executed. TaskStart has to be published
     /// before TaskExit, so the shim waits for the outcome of the execution.
@@ -30,7 +30,7 @@ pub(super) enum Exit {
     ForGood(Box<Last>),
 }
 
-/// Everything that follows the final exit of a container.
+/// Everything to record and to report after the final exit of a container.
 pub(super) struct Last {
     /// The exit status and stop state of the container's program, if the program was executed.
     program: Option<(ExitStatus, Stop)>,
@@ -84,8 +84,8 @@ impl Pod {
         }
     }
 
-    /// Handles an exit of the container's process; does nothing for `None`. The report of an
-    /// execution passes on an exit that arrived before it, if there is one.
+    /// Handles an exit of the container's process. Does nothing for `None`, which means that a
+    /// program was executed and no exit has arrived before the report of this execution.
     pub(super) fn handle_exit(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
             self.on_event(
@@ -116,7 +116,8 @@ impl Pod {
         }
         let program = running.map(|running| (status, running.stop));
         let is_hidden = program.is_some() && self.is_to_be_withheld(container, status);
-        // A caller that has asked for the stop waits for the exit.
+        // If the container is being stopped, its exit is not withheld, because the caller waits for
+        // it.
         let is_withheld = is_hidden && !container.is_being_stopped();
         let code = match (program, container.defer_turn()) {
             (Some(_), _) if is_hidden => self.masked_code(container, status),
@@ -148,7 +149,7 @@ impl Pod {
         program: Option<(ExitStatus, Stop)>,
         reported: u32,
     ) -> Option<(End, Option<Cause>)> {
-        // A container of the next run does not count yet.
+        // The exit of a container of the next run does not matter for the current run.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
             return None;
         }
@@ -156,7 +157,8 @@ impl Pod {
         let was_stopped = stop.is_delivered() && !stop.is_for_failure();
         let code = program.map_or(reported, |(status, _)| status.code());
         let fatal = self.fatal_end(container, code);
-        // The failure of an essential container ends the pod at once.
+        // The failure of an essential container ends the pod at once, whatever the setting
+        // `caller-restarts`.
         let is_essential = matches!(fatal, Some(Cause::EssentialFailed { .. }));
         let end = End {
             at: self.now,
@@ -312,8 +314,8 @@ impl ContainerContext<'_> {
         self.out.end_output(self.id, last.code);
     }
 
-    /// The final exit, with this code. From now on, its publication waits only for a limited time
-    /// for the reader of the output.
+    /// Returns the final exit with this code. The exit is published when the output was read, or
+    /// after a limited time, which begins now.
     pub(super) fn final_exit(&self, code: u32) -> FinalExit {
         FinalExit {
             code,

@@ -1,8 +1,8 @@
 //! More time for a defer container that still runs when the grace period is over.
 //!
 //! The source is the defer proposal, "TerminationGracePeriod", solutions 1 and 2. The container
-//! gets one more probe period each time its liveness probe succeeds, or a fixed number of
-//! intervals.
+//! gets one more probe period each time its liveness probe succeeds, or one more interval each time
+//! its time is over. All defer containers share the number of intervals and the maximum time.
 
 use std::time::Duration;
 
@@ -31,15 +31,17 @@ pub(super) struct Extension {
     granted: Duration,
     /// Number of intervals granted, to all defer containers together.
     times: u32,
-    /// The attempt of the liveness probe under way: its execution and its start.
+    /// The attempt of the liveness probe that is under way: the number of the probed execution, and
+    /// the time when the attempt began.
     attempt: Option<(u64, Time)>,
-    /// The running defer container gets no more time.
+    /// True if the running defer container gets no more time.
     refused: bool,
 }
 
 impl Extension {
-    /// Prepares for the next defer container, which may get more time in its turn. The time and the
-    /// number of grants so far stay.
+    /// Prepares for the turn of a defer container: forgets that the container before was probed or
+    /// refused more time. Keeps the time and the number of intervals granted so far, which count
+    /// for all defer containers together.
     pub fn begin(&mut self) {
         self.attempt = None;
         self.refused = false;
@@ -146,8 +148,8 @@ impl Pod {
         let mut ask_all = termination.deadline().after(extension.granted);
         if let Some((_, began)) = extension.attempt {
             let answered = began.after(self.attempt_limit());
-            // If the result of the probe comes after the latest end, the step does not wait for the
-            // result.
+            // The step does not wait for a result that comes after the end of the longest
+            // extension.
             let last = self.last_end().unwrap_or(answered);
             ask_all = ask_all.max(answered.min(last));
         }

@@ -47,10 +47,10 @@ impl fmt::Display for Missing {
 
 impl Pod {
     /// The names that `container` waits for before its program is executed, in the order of the
-    /// plan: of the earlier stages (for an app, of all), init containers that have not exited with
-    /// 0, and sidecars that are not started. An app whose name has run before waits only for init
-    /// containers that the caller has created again. Empty for other roles: a defer container waits
-    /// for the termination, the others for nothing.
+    /// plan. They are init containers that have not exited with 0, and sidecars that are not
+    /// started, in earlier stages or, for an app, in all stages. An app waits only for init
+    /// containers that the caller has created again, if an earlier container of its name has run.
+    /// Empty for other roles: a defer container waits for the termination, the others for nothing.
     pub(super) fn awaited_names(&self, container: &Container) -> Vec<String> {
         let Some(plan) = &self.plan else {
             return Vec::new();
@@ -145,8 +145,8 @@ impl Pod {
     }
 
     /// True if every container of `missing` exists or is being created, and has not exited. If not,
-    /// the turn cannot come until the caller creates a container, which kubelet does only after the
-    /// answer to Start.
+    /// the waiting container's turn cannot come until the caller creates a container, which kubelet
+    /// does only after the answer to Start.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
@@ -179,8 +179,9 @@ impl Pod {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The progress of a name that others wait for, for messages and the status. If no container of
-    /// this name exists, the exit code of the last one, or `NeverCreated`.
+    /// The progress of a container that others wait for, looked up by name. Used in messages and in
+    /// the status. If no container of this name exists, the exit code of the last one, or
+    /// `NeverCreated`.
     pub(super) fn missing_of(&self, name: &str) -> Missing {
         let Some(container) = self.current(name) else {
             let code = self.history.of(name).and_then(|past| past.code);
@@ -199,8 +200,8 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// True while a decided termination does not begin, because listed defer containers are not
-    /// created yet ([`Pod::awaits_defers`]).
+    /// True while a termination that the shim has decided does not begin, because listed defer
+    /// containers are not created yet ([`Pod::awaits_defers`]).
     pub(super) fn awaits_defers(&self) -> bool {
         let from = self.pod_facts.defers_awaited_from;
         from.is_some_and(|from| from <= self.pod.now)

@@ -77,7 +77,7 @@ impl Budget {
         }
     }
 
-    /// The share of a `step` that begins at `began`, or `None` if the policy skips the step for
+    /// The deadlines of a `step` that begins at `began`, or `None` if the policy skips the step for
     /// lack of time.
     pub fn share(&self, step: Step, began: Duration) -> Option<Share> {
         let least = began.saturating_add(MIN_GRACE);
@@ -124,8 +124,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The share of a step of defer containers if `granted` is added to the grace period: the stop
-    /// signal at the end of both, and SIGKILL two seconds later.
+    /// The deadlines of a step of defer containers if `granted` is added to the grace period: the
+    /// stop signal at the end of both, and SIGKILL two seconds later.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {
@@ -134,9 +134,9 @@ impl Budget {
         }
     }
 
-    /// The latest end of each of the `steps` of a pod, in the order of a termination. Each step
-    /// comes with its cap, the longest time that its containers may take, or `None` without a
-    /// limit. A skipped step ends when it begins.
+    /// Returns the time by which each of the pod's `steps` is over at the latest, in the order of a
+    /// termination. Each step comes with its cap, the longest time that its containers may take, or
+    /// `None` without a limit. A skipped step ends when it begins.
     pub fn worst_case(&self, steps: &[(Step, Option<Duration>)]) -> Vec<(Step, Duration)> {
         let mut at = Duration::ZERO;
         let present = STEPS.iter().filter_map(|step| {

@@ -28,7 +28,7 @@ const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 /// preStop handler that the shim cannot see.
 pub const RESTARTS_ALL_WITHIN: Duration = Duration::from_secs(10);
 
-/// The history of all names of a pod.
+/// The history of all container names of a pod.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct History {
     names: BTreeMap<String, NameRecord>,
@@ -41,30 +41,29 @@ pub(super) struct History {
 /// The history of one name. Containers are identified by their creation number.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct NameRecord {
-    /// Creation number of the last container of this name.
+    /// Creation number of the last container, which is the one created last under this name.
     pub created: u64,
-    /// A program of this name has exited by itself with 0, in this sandbox.
+    /// True if a program of this name has exited by itself with 0 in this sandbox.
     pub succeeded: bool,
-    /// Creation number of the first container of this name that was started (KEP-753, "Started
-    /// condition") in this sandbox.
+    /// Creation number of the first container of this name that has started up in this sandbox
+    /// (KEP-753, "Started condition").
     pub started: Option<u64>,
     /// Creation number of the last container of this name whose program was executed.
     pub ran: Option<u64>,
-    /// A defer container of this name was run in a termination that was not disproved.
+    /// True if a defer container of this name has run in a termination that was not disproved.
     pub deferred: bool,
-    /// Creation number of the first container of this name that was created after the last success
-    /// of its program.
+    /// Creation number of the first container that was created under this name after its program
+    /// last succeeded.
     pub reopened: Option<u64>,
-    /// The exit code of the last container of this name: the program's own, even if another one is
-    /// reported. `None` until the container has exited and is not restarted in place.
+    /// The exit code of the last container: the program's own, even if the shim reports another
+    /// one. `None` until the container has exited and is not restarted in place.
     pub code: Option<u32>,
-    /// The time when the exit of the last container counts for the whole pod, if no container of
-    /// this name is created before.
+    /// The time from which the exit of the last container is final for the pod, unless the caller
+    /// creates another container of this name before.
     pub counts: Time,
     /// The reason for the pod's end, if the exit of the last container ends the pod.
     pub fatal: Option<Cause>,
-    /// The exit of the last container of this name, as reported to the caller. `None` while State
-    /// says that the container runs.
+    /// The exit of the last container, as reported to the caller. `None` until it is reported.
     pub reported: Option<ReportedExit>,
 }
 
@@ -109,8 +108,8 @@ pub(super) struct End {
 }
 
 impl History {
-    /// Records that container `number`, which is being created or joins the run that begins, is the
-    /// last of its name. The exit of the container before it is forgotten.
+    /// Records container `number` as the last of its name, because it is being created or joins the
+    /// run that begins. Forgets the exit of the container before it.
     pub fn record_creation(&mut self, name: &str, number: u64) {
         if self.names.len() >= NAMES_AT_MOST && !self.names.contains_key(name) {
             self.incomplete = true;
@@ -154,10 +153,10 @@ impl History {
         }
     }
 
-    /// Records at `at` the exit of container `number`, of which the caller is about to learn with
-    /// `code`. An exit that is hidden, because a restart in place follows or the exit is withheld,
-    /// is recorded only when it is reported. The record serves to detect [a restart of the whole
-    /// pod](History::is_restart_of_all).
+    /// Records the exit of container `number` at time `at`, which the shim is about to report to
+    /// the caller with `code`. An exit that is hidden, because a restart in place follows or the
+    /// exit is withheld, is recorded only when it is reported. The record serves to detect [a
+    /// restart of the whole pod](History::is_restart_of_all).
     pub fn record_exit(
         &mut self,
         (name, number): (&str, u64),
@@ -212,15 +211,14 @@ impl History {
         self.of(name).is_some_and(|record| record.fatal.is_some())
     }
 
-    /// The names for which the exit of the last container was reported to the caller, with this
-    /// exit.
+    /// Returns each name whose last container's exit was reported to the caller, with this exit.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))
     }
 
-    /// Marks these names as done: no container waits for them any more. Called for names that the
-    /// caller does not create again in the run after a complete one.
+    /// Marks these names as done: no container waits for them any more. Called after a complete
+    /// run, for names that the caller does not create again in the next run.
     pub fn excuse(&mut self, names: &[String]) {
         for name in names {
             if let Some(record) = self.names.get_mut(name) {
@@ -275,7 +273,7 @@ impl History {
         ran.is_some_and(|ran| ran < number)
     }
 
-    /// Records that container `number` is started.
+    /// Records that container `number` has started up (KEP-753, "Started condition").
     pub fn record_start(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name)
             && record.created == number
@@ -310,8 +308,10 @@ impl History {
         }
     }
 
-    /// The first exit that ends the pod: the time when the exit counts, and the reason for the
-    /// pod's end.
+    /// The failure that ends the pod. Of several failures, the one whose exit is
+    /// [final](NameRecord::counts) first. Returns the time from which this exit is final, and the
+    /// reason for the pod's end. The history forgets a failure when the caller creates another
+    /// container of the same name.
     pub fn fatal(&self) -> Option<(Time, &Cause)> {
         let fatal = self
             .names

@@ -3,9 +3,10 @@
 //! A Kill does not say why it came. Kubelet stops the containers of a living pod one at a time and
 //! waits for each. When the pod ends, kubelet asks all of its containers to stop at once. So two
 //! stop requests that are open at the same time mean a termination. If a second request could come,
-//! but does not come for a moment, the first request stops only its container. If no second request
-//! can come, because no other container runs, the single request means a termination: a cleanup
-//! that never runs does more harm than a cleanup that runs twice.
+//! but does not come within a short time (the setting `termination-window`), the first request
+//! stops only its container. If no second request can come, because no other container runs, the
+//! single request means a termination: a cleanup that never runs does more harm than a cleanup that
+//! runs twice.
 
 use std::time::Duration;
 
@@ -72,8 +73,9 @@ impl Pod {
         Some((known, termination.forced(forced)))
     }
 
-    /// The open requests that count for the pod, with their containers. Requests for containers of
-    /// the next run count only before the termination of the current run has begun.
+    /// The open stop requests that may be part of a termination, with their containers. Includes
+    /// requests for containers of the next run only before the termination of the current run has
+    /// begun.
     pub(super) fn open_requests(&self) -> impl Iterator<Item = OpenRequest<'_>> {
         self.containers.values().filter_map(|container| {
             let counts = !container.is_of_next_run || self.termination.is_none();
@@ -83,11 +85,11 @@ impl Pod {
     }
 
     /// The time when `lone`, the only open stop request, counts as the termination of the pod. This
-    /// is the time of the request if no other container that usher orders runs for the caller, not
-    /// counting native init containers. For a held defer container beside which no app runs, it is
-    /// one termination window later. Otherwise `None`, because a second request can still come.
-    /// Also `None` for a SIGKILL, a guest or a native init container, or if no hook or defer
-    /// container is left to run.
+    /// is the time of the request if `lone` is for the only container that usher orders and that
+    /// the caller sees as running, apart from native init containers. For a held defer container
+    /// beside which no app runs, it is one termination window later. Otherwise `None`, because a
+    /// second request can still come. Also `None` for a SIGKILL, a guest or a native init
+    /// container, or if no hook or defer container is left to run.
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -191,8 +193,8 @@ impl Subject<'_> {
         proven.max(window).min(request.deadline())
     }
 
-    /// True if the container can be stopped now and has not got its stop signal. It runs, or it is
-    /// parked or between two executions: then it ends without a signal. A container that is being
+    /// True if the container can be stopped now. Either it runs and has not got its stop signal, or
+    /// it is parked or between two executions and ends without a signal. A container that is being
     /// executed or killed cannot be stopped now.
     pub(super) fn can_be_stopped_now(&self) -> bool {
         let state = &self.container.state;

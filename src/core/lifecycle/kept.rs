@@ -17,7 +17,7 @@ use super::time::Time;
 /// The containers that keep a finished pod alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAlive {
-    /// The time since which the run is over.
+    /// Time when the run ended.
     pub since: Time,
     /// Names of the containers, in the order of their creation.
     pub by: Vec<String>,
@@ -31,8 +31,8 @@ impl Pod {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// Returns the containers that will keep the pod alive, and from when on, unless something
-    /// happens before. For example, the caller may create another app.
+    /// Returns the containers that will keep the pod alive, and the time from which they will,
+    /// unless something happens before. For example, the caller may create another app.
     fn foreseen_kept(&self) -> Option<KeptAlive> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();

@@ -19,7 +19,7 @@ impl Pod {
     }
 
     /// Handles a call about a container: `look` reads the pod and returns the meaning of the call,
-    /// or refuses it; `act` carries it out.
+    /// or refuses the call. `act` carries the call out.
     ///
     /// # Errors
     ///
@@ -52,8 +52,8 @@ impl Pod {
     }
 
     /// Handles an event of a container: `look` reads the pod and returns the meaning of the event,
-    /// and `act` carries it out. An event of a removed container is logged, and the result is
-    /// `None`.
+    /// and `act` updates the container. An event of a removed container is logged, and the result
+    /// is `None`.
     pub(super) fn on_event<T, R>(
         &mut self,
         id: &ContainerId,

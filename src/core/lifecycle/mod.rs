@@ -22,7 +22,7 @@
 //! | `state/` | the states of a container, their transitions, the progress of a stop |
 //! | `role_policy.rs` | the policy of each role |
 //! | `task/` | a container as the caller and the OCI runtime see it: calls, execs, signals, Updates, exit, removal |
-//! | `container.rs` | all that is known of one container |
+//! | `container.rs` | the data of one container |
 //! | `action.rs` | output: actions, refusals |
 //! | `report.rs` | output for the log |
 //! | `operation.rs` | numbered effects, and which of their completions are stale |
@@ -30,24 +30,25 @@
 //! | `lookup.rs` | lookup of containers by id |
 //! | `effects.rs` | effects of rules |
 //! | `outbox.rs` | the queue of actions |
+//! | `suspension.rs` | suspension of rules that repeat without effect |
 //! | `run.rs` | the run of the pod that a created container belongs to |
 //! | `create.rs` | creation: which annotations apply, the container's role |
 //! | `gate.rs` | the names that a container waits for |
 //! | `remedy.rs` | missing annotations that make a container wait |
 //! | `start.rs` | Start, its modes, holding |
 //! | `exec.rs` | Execs of the caller in a container: postStart, preStop |
-//! | `probe.rs` | probes: when a sidecar is started, and if it still works |
+//! | `probe.rs` | startup and liveness probes |
 //! | `allowance.rs` | the limit on the CPU time of probes |
 //! | `request.rs` | stop requests of the caller, and what they prove |
 //! | `stop.rs` | signals of the caller, and their delivery |
-//! | `inference.rs` | the meaning of a stop request: is the pod terminating? |
+//! | `inference.rs` | if stop requests mean that the pod terminates |
 //! | `grace.rs` | how the steps of a termination share the grace period |
-//! | `termination/` | the steps of a termination, turns, and what comes after |
+//! | `termination/` | the steps of a termination, the stop order, and what comes after |
 //! | `hooks.rs` | hooks that run before a container is stopped |
 //! | `defers.rs` | defer containers: run one after another in a termination |
 //! | `extension.rs` | more time for a defer container that still works |
 //! | `answer.rs` | delayed answers to stop requests |
-//! | `exit.rs` | the meaning of an exit, and the reported code |
+//! | `exit.rs` | consequences of an exit, and the reported code |
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
 //! | `withhold.rs` | init containers whose success is withheld from the caller |
 //! | `completion.rs` | exits that end the pod |
@@ -152,28 +153,27 @@ use termination::Termination;
 pub struct Pod {
     /// Time of the last event.
     now: Time,
-    /// The plan from the annotations of the container that opened the pod.
+    /// The plan, read from the annotations of the pod's first container.
     plan: Option<Plan>,
     containers: BTreeMap<ContainerId, Container>,
     history: History,
-    /// Requests and limits of the last container of each name.
+    /// Requests and limits by container name: those of the container created last under the name.
     sizes: BTreeMap<String, Size>,
-    /// The pod's memory limit is being lowered.
     is_lowering_memory: bool,
     creations: u64,
     /// Time at which a workload container was last created.
     last_creation: Time,
-    /// Time at which a workload container with a name new to the run was last created.
+    /// Time of the last Create of a workload container whose name is new in this run.
     last_new_name: Time,
     executions: u64,
-    /// Longest time beyond the grace period for which a Kill's caller waits. It is the longest
-    /// timeout seen on a Create: kubelet's `runtimeRequestTimeout`, two minutes by default.
+    /// Longest timeout seen on a Create: kubelet's `runtimeRequestTimeout`, two minutes by default.
+    /// The timeout of kubelet's Kill is this time plus the grace period.
     request_timeout: Option<Duration>,
     auto_budget: AutoBudget,
-    /// CPU time of the probes of all containers.
+    /// The limit on the CPU time of the pod's probes.
     allowance: Allowance,
-    /// True if the program of a container that usher orders was executed, or its execution was
-    /// tried.
+    /// True if the shim has executed, or tried to execute, the program of a container that usher
+    /// orders.
     has_released: bool,
     /// True if the sandbox container has exited: no container is created in its namespaces any
     /// more.
@@ -183,10 +183,11 @@ pub struct Pod {
     /// The caller has restarted the whole pod in this sandbox (KEP-5532).
     was_restarted: bool,
     termination: Option<Termination>,
-    /// The time since which the run is late. Set once the shim has written so to the stderr of the
-    /// run's containers.
+    /// The time since which the run is late: all known apps are done, but more may be created. Set
+    /// once the shim has warned of it on the containers' stderr.
     late_said: Option<Time>,
-    /// The end of the run. Set once the log has named the containers that keep the pod alive.
+    /// Time when the run ended. Set once the log has named the containers that keep the pod alive
+    /// after this time.
     kept_said: Option<Time>,
     #[serde(skip)]
     suspended_rules: SuspendedRules,
@@ -210,8 +211,7 @@ pub enum Phase {
     Terminated,
 }
 
-/// Longest time beyond the grace period for which a Kill's caller waits, if no timeout was seen on
-/// a Create: kubelet's default for `runtimeRequestTimeout`.
+/// Kubelet's default for `runtimeRequestTimeout`. Used if no timeout was seen on a Create.
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Pod {
@@ -227,8 +227,8 @@ impl Pod {
 
     /// The probe for an [`Action::Probe`] that the driver carries out at `now`: the container's
     /// startup or liveness probe, with the timeout of this attempt. `None` if the container is
-    /// unknown, or does not run or use a probe any more. For a defer container, `None` only if it
-    /// is unknown or has no liveness probe.
+    /// unknown, does not run, or no longer uses a probe. For a defer container: its liveness probe,
+    /// whatever the container's state.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.known(id).ok()?;
         match container.defer_turn() {
@@ -237,16 +237,16 @@ impl Pod {
         }
     }
 
-    /// True if a container's program is to be restarted in place, or is being restarted. The
-    /// runtime state of its last process has to be cleaned up before the restart.
+    /// True if the container is to be restarted in place, or is being restarted. The OCI runtime's
+    /// state of its last process has to be cleaned up before the restart.
     pub fn will_run_again(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.state.will_run_again())
     }
 
     /// True if an action that the driver has not polled yet executes a program, runs a hook, or
-    /// sends a signal that the shim itself has decided. A cleanup of runtime state has to wait for
-    /// such actions.
+    /// sends a signal on the shim's own decision. A cleanup of runtime state has to wait for such
+    /// actions.
     pub fn is_about_to_go_on(&self) -> bool {
         let goes_on = |action: &Action| {
             matches!(
@@ -301,7 +301,7 @@ impl Pod {
             .max_by_key(|container| container.number)
     }
 
-    /// True if the pod's annotations, or the node's settings, make usher order its containers.
+    /// True if usher orders the pod's containers, because of annotations or of the node's settings.
     pub fn has_orders(&self) -> bool {
         self.plan.as_ref().is_some_and(|plan| !plan.is_empty())
     }
@@ -317,14 +317,15 @@ impl Pod {
         Some(self.plan.as_ref()?.container(&container.name))
     }
 
-    /// The longest time for the container's stop, if its annotations limit it. For a defer
-    /// container, the longest time for its whole turn.
+    /// The time limit that annotations set for the container's stop, if any. For a defer container,
+    /// the limit for all its runs together.
     fn cap_of(&self, container: &Container) -> Option<Duration> {
         self.plan_of(container)?.grace_period
     }
 
-    /// The grace period of the container's pod: that of usher's annotation, or else the one that
-    /// kubelet has written down, or else the usual one. The caller may give less for a stop.
+    /// The grace period of the container's pod: the one in usher's annotation, or else
+    /// `terminationGracePeriodSeconds` as kubelet passes it on, or else the usual one. The caller
+    /// may give less for a stop.
     fn annotated_grace(&self, container: &Container) -> Duration {
         let settings = self.plan.as_ref().map(|plan| plan.settings());
         settings

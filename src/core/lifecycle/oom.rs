@@ -1,4 +1,4 @@
-//! OOM scores: a sidecar is not killed before the apps it serves.
+//! OOM scores, chosen so that a sidecar is not killed before the apps that it serves.
 //!
 //! KEP-753: the OOM score adjustment of a sidecar matches the regular containers of its pod.
 //! kubelet derives scores from requests, and the requests of sidecars are small.

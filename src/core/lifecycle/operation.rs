@@ -34,7 +34,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Numbers an operation on `container` that begins now.
+    /// Begins an operation on `container`, and returns its number.
     pub fn begin(&mut self, container: &ContainerId, wanted: Wanted) -> OperationId {
         self.last = self.last.wrapping_add(1);
         let id = OperationId(self.last);
@@ -86,7 +86,7 @@ mod tests {
         Wanted::UntilDeleted,
     ];
 
-    /// The operations of `web` still wanted after `cancel`, in the order of [`ALL`].
+    /// Returns which operations of `web` are still wanted after `cancel`, in the order of [`ALL`].
     fn wanted_after(cancel: impl FnOnce(&mut Operations, &ContainerId)) -> [bool; 3] {
         let (web, other) = (ContainerId::from("web"), ContainerId::from("other"));
         let mut operations = Operations::default();

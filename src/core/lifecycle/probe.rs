@@ -1,4 +1,5 @@
-//! Probes of running containers. They tell if a sidecar is started, and if it still works.
+//! Probes of running containers. A startup probe tells when a sidecar has started up, and a
+//! liveness probe if the sidecar still works.
 //!
 //! KEP-753, "Started condition": the process runs, and its startup probe and postStart handler
 //! (`exec.rs`) have succeeded. The core counts and schedules the attempts; the driver only makes
@@ -244,8 +245,8 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// If the container is paused, the outcome of a probe attempt that is under way does not count:
-    /// a paused program cannot answer. The next attempt is due when the container is resumed.
+    /// Discards the outcome of the probe attempt under way if the container is paused, because a
+    /// paused program cannot answer. The next attempt is due when the container is resumed.
     pub(super) fn discard_probe_of_paused(&mut self) {
         let is_thawed = self.container.is_thawed();
         let running = self.container.state.as_running_mut();

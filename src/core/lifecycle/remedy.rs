@@ -1,5 +1,5 @@
-//! Missing annotations that make a container wait or a run late. Usher guesses nothing, but tells
-//! users which list would avoid the wait.
+//! Missing annotations that make a container wait, or delay the completion of a run. Usher guesses
+//! nothing, but tells users which list would avoid the wait.
 //!
 //! The shim sees containers being created, but not the pod's spec. Without a list of apps, an
 //! unlisted container counts as an app, and so waits for the sidecars. This also applies to
@@ -29,22 +29,22 @@ pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 /// A missing annotation that may be the reason for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// `container` would run at once if it is one of kubelet's own init containers and is listed.
+    /// Listing `container` lets it run at once, if it is one of kubelet's own init containers.
     NativeInit {
         container: String,
         /// The complete list to set.
         list: Vec<String>,
     },
-    /// `container` would run at once if it was added to the pod later and the apps were listed.
+    /// Listing the apps lets `container` run at once, if it was added to the pod later.
     Guest {
         container: String,
         /// The apps so far.
         list: Vec<String>,
     },
-    /// `container` is alone in its pod. If this container and those that it waits for had the
-    /// annotation that groups containers, they would share a pod.
+    /// `container` is alone in its pod. It shares a pod with the containers that it waits for if
+    /// all of them have the annotation that groups containers.
     Group { container: String },
-    /// The run would be complete now if the apps were listed, and if `list` names all of them.
+    /// Listing the apps completes the run now, if `list` names all of them.
     Complete { list: Vec<String> },
 }
 
@@ -98,7 +98,8 @@ impl fmt::Display for Remedy {
 }
 
 impl Pod {
-    /// The containers that a container waits for, in words, with annotations that may be missing.
+    /// Describes the containers that a container waits for, and the annotations that may be
+    /// missing.
     pub(super) fn waits_for(&self, container: &Container, missing: &[String]) -> String {
         let mut words = self.describe(container, missing);
         for remedy in self.remedies(container, missing) {
@@ -162,9 +163,9 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// The period in which the run is late: from the time when the exits of all known apps count,
-    /// until no more apps are expected. `None` if the annotations list the apps, in a termination,
-    /// if no container that usher orders is alive, or when the period is over.
+    /// The period in which the run is late: from the time when the exits of all known apps are
+    /// final, until no more apps are expected. `None` if the annotations list the apps, in a
+    /// termination, if no container that usher orders is alive, or when the period is over.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {

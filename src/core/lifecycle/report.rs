@@ -65,11 +65,11 @@ pub enum Report {
     StartsOver { with: String, from_the_start: bool },
     /// The sandbox is killed so that its caller starts the whole pod again.
     SandboxKilled,
-    /// An invalid transition of a container's state.
+    /// An internal error: a container's state does not allow a transition. Nothing has changed.
     InvalidTransition { name: String, what: String },
     /// An event for a removed container.
     TooLate { id: ContainerId },
-    /// A container is released by hand before its turn.
+    /// A person has released a container before its turn (`usher release`).
     Overridden {
         name: String,
         waited_for: Vec<String>,
@@ -188,7 +188,9 @@ impl fmt::Display for Report {
             Report::SandboxKilled => {
                 f.write_str("the sandbox is killed so that its caller starts the whole pod again")
             }
-            Report::InvalidTransition { name, what } => write!(f, "{name}: {what}"),
+            Report::InvalidTransition { name, what } => {
+                write!(f, "internal error: {name}: {what}")
+            }
             Report::TooLate { id } => write!(f, "ignoring event for removed container {id}"),
             Report::Overridden { name, waited_for } => {
                 write!(

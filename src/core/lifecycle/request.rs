@@ -33,7 +33,6 @@ pub(super) struct StopRequest {
     evidence: Evidence,
 }
 
-/// The kind of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum RequestKind {
     /// The shim has seen only the preStop handler, which the caller runs before its stop signal.
@@ -44,7 +43,6 @@ enum RequestKind {
     Kill,
 }
 
-/// The parameters of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct StopSignal {
     /// Time of the first stop signal; a preStop handler may have run before.
@@ -55,8 +53,8 @@ struct StopSignal {
     /// True if the caller gave the container no time: its first signal was SIGKILL, or left it 2 s
     /// at most. Kubelet gives these 2 s even without a grace period.
     forced: bool,
-    /// Delay of the answer: its longest delay, or the real one once it is sent. The caller's timer
-    /// starts when it gets the answer.
+    /// Delay of the answer: the longest possible delay or, once the answer is sent, the real one.
+    /// The caller starts its timer when it gets the answer.
     withheld: Duration,
 }
 
@@ -65,8 +63,9 @@ struct StopSignal {
 enum Evidence {
     /// The request proves that the pod ends if another request is open at the same time.
     Open,
-    /// The request was delivered alone, before any termination was known. It is not part of one
-    /// that begins more than a termination window later, unless their deadlines agree.
+    /// The request was delivered alone, before any termination was known. The request is not part
+    /// of a termination that begins more than one termination window later, unless the deadlines
+    /// agree.
     Alone,
     /// The request proves nothing. It was part of a disproved termination, or it is a SIGKILL that
     /// only cleans up a container that was never started.
@@ -107,12 +106,10 @@ impl StopRequest {
         StopRequest::new(at, grace, RequestKind::Kill)
     }
 
-    /// Time of the caller's first call for this stop: preStop handler, stop signal or SIGKILL.
     pub fn at(&self) -> Time {
         self.at
     }
 
-    /// Time of the caller's own SIGKILL or, after it, the end of the caller's wait for the exit.
     pub fn deadline(&self) -> Time {
         self.deadline
     }

@@ -33,7 +33,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// The longest wait for a restart in a termination.
 const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 
-/// The back-off of one container's restarts. The waits in a termination are counted apart.
+/// The waits between one container's restarts. A termination has waits of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
@@ -88,8 +88,8 @@ impl Pod {
         outcome: Result<(), ActionError>,
     ) {
         self.now = now;
-        // A container that was told to stop is not restarted. The exit of the new process, which
-        // may have come first, is no stop.
+        // A container that the shim has begun to stop is not restarted. An exit of the new process
+        // that came before this report does not count as such a stop.
         let hidden_exit = |pod: &Pod, it: &Container| {
             let is_stopped = it.state.stop_of_restart().is_under_way();
             is_stopped.then(|| pod.report_of_hidden_exit(it))
@@ -138,7 +138,7 @@ impl ContainerContext<'_> {
     }
 
     /// Schedules the restart of a program that exited with `status` after it ran for `ran`. After a
-    /// failed restart, `ran` is zero. If the restart is given up later, the exit code for the
+    /// failed restart, `ran` is zero. If the shim later drops the restart, the exit code for the
     /// caller comes from `status`.
     pub(super) fn back_off(&mut self, ran: Duration, status: ExitStatus) {
         let back_off = &mut self.container.back_off;
@@ -186,12 +186,12 @@ impl ContainerContext<'_> {
 
 impl Subject<'_> {
     /// Rule: a container that waits for its restart in place is restarted after its back-off, or at
-    /// once if a termination still needs it. If a restart is of no use any more, the container's
-    /// exit is reported. A restart under way is killed if the sandbox is gone. The withheld success
-    /// of a lone init container is reported after `startup-timeout`. `None` for other containers,
-    /// while a cleanup delays the restart, and while it is unknown if the container's stop request
-    /// is part of a termination ([`single_request_is_delivered`](Self::single_request_is_delivered)
-    /// decides that).
+    /// once if a termination still needs the container. If a restart is of no use any more, the
+    /// container's exit is reported. A restart under way is killed if the sandbox is gone. If the
+    /// shim hides the success of an init container that is alone in its pod, the success is
+    /// reported after `startup-timeout`. `None` for other containers, while a cleanup delays the
+    /// restart, and while it is unknown if the container's stop request is part of a termination
+    /// ([`single_request_is_delivered`](Self::single_request_is_delivered) decides that).
     pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
@@ -228,21 +228,21 @@ impl Subject<'_> {
         is_needed && !self.container.back_off.was_scheduled_in_termination()
     }
 
-    /// True for a defer container outside of a termination. Asked of a container that waits for its
-    /// restart, so the termination in which it ran was disproved.
+    /// True for a defer container outside of a termination. If such a container waits for its
+    /// restart, the termination in which it ran was disproved.
     fn is_defer_outside_termination(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
 }
 
 impl Pod {
-    /// True if the shim restarts the container in place after an exit with `status`. It must be a
-    /// sidecar, and [the shim's restart policy](Pod::restart_policy) must say so. After a failed
-    /// liveness probe, the pod's restart policy does not count: the shim restarts the sidecar,
-    /// unless the author has set its own restart policy (`restart.usher/NAME`) to `Never`. No stop,
-    /// no Delete, no checkpoint and no end of the pod may prevent the restart. `stop` is the progress of the
-    /// container's stop before the exit. A stop for a failed probe or postStart handler does not
-    /// prevent the restart.
+    /// True if the shim restarts the container in place after an exit with `status`. The container
+    /// must be a sidecar, and [the shim's restart policy](Pod::restart_policy) must restart it.
+    /// After a failed liveness probe, the pod's restart policy does not count: the shim restarts
+    /// the sidecar, unless the author has set its own restart policy (`restart.usher/NAME`) to
+    /// `Never`. False if the container is being stopped, deleted or checkpointed, if its turn to
+    /// stop has come, or if the pod ends. `stop` is the progress of the container's stop before the
+    /// exit. A stop for a failed probe or postStart handler does not prevent the restart.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
@@ -256,15 +256,15 @@ impl Pod {
         }
         // In a termination, a stop request waits for the container's turn. Until then the container
         // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
-        // A request whose signal is not delivered yet may be the first one of a termination.
-        // A program that exits during a cleanup exits because of a checkpoint that was to end it.
+        // A request whose signal is not delivered yet may be the first one of a termination. During
+        // a cleanup, a program exits only because of a checkpoint that was to end it.
         let has_to_go = stop.is_under_way()
             || self.turn_has_come(container)
             || container.is_cleanup_under_way();
         let is_to_live = stop.why() == Some(SignalReason::ProbeFailed(ProbeKind::Liveness));
         let own = self.own_restart_policy(container);
         let wanted = match is_to_live {
-            // The author's liveness probe asks the shim to restart the container.
+            // By setting a liveness probe, the author has asked for this restart.
             true => own.is_none_or(RestartPolicy::restarts_failed),
             false => self.restart_policy(container).restarts(status.code()),
         };
@@ -274,8 +274,8 @@ impl Pod {
             && !self.is_essential_failure(container, status)
     }
 
-    /// True if the shim may restart the container in place at some time of its life. Asked when the
-    /// container is created. False for an unknown container.
+    /// True if the shim may restart the container in place at some time. The driver asks when it
+    /// creates the container. False for an unknown container.
     pub fn may_restart_in_place(&self, id: &ContainerId) -> bool {
         self.known(id).is_ok_and(|container| {
             let own = self.own_restart_policy(container);
@@ -290,9 +290,9 @@ impl Pod {
     }
 
     /// The policy by which the shim, not the caller, restarts a container: the author's setting
-    /// `restart`, or else the policy of its role, which changes when the pod terminates. A container
-    /// that was asked to stop has the policy of a termination, because its request may be the first
-    /// one of a termination. `Never` in a pod without a plan.
+    /// `restart`, or else the policy of its role, which changes when the pod terminates. A
+    /// container that was asked to stop has the policy of a termination, because its request may be
+    /// the first one of a termination. `Never` in a pod without a plan.
     pub(super) fn restart_policy(&self, container: &Container) -> RestartPolicy {
         let Some(plan) = &self.plan else {
             return RestartPolicy::Never;

@@ -17,8 +17,8 @@ pub struct RolePolicy {
     /// The step in which `usher stop` stops the container. A container without `step` is stopped
     /// later if this step is past.
     pub step_by_hand: Step,
-    /// True for every role but guest: the container counts for the phases, the end and the size of
-    /// the pod. Native init containers count, too, although kubelet starts and stops them.
+    /// True for every role but guest: the phases, the end and the size of the pod depend on the
+    /// container. This includes native init containers, although kubelet starts and stops them.
     pub is_ordered: bool,
     /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
@@ -28,8 +28,8 @@ pub struct RolePolicy {
     /// True for an init container: its success is withheld from a caller that would misinterpret it
     /// (`withhold.rs`).
     pub is_withheld: bool,
-    /// True if the shim may hide a failure of the container from the caller: of a sidecar that the
-    /// shim has stopped, and of a defer container in any case.
+    /// True if the shim may hide a failure of the container from the caller. This is so for a
+    /// sidecar that the shim has stopped, and for any defer container.
     pub may_hide_failure: bool,
 }
 
@@ -58,7 +58,8 @@ pub enum ReadyWhen {
 impl RolePolicy {
     /// The policy of a role.
     pub const fn of(role: Role) -> RolePolicy {
-        /// The policy of a container that only its caller starts and stops. The roles change it.
+        /// The policy of a container that only its caller starts and stops. Each role below changes
+        /// parts of it.
         const NOTHING: RolePolicy = RolePolicy {
             start_condition: StartCondition::AtOnce,
             ready_when: None,
@@ -123,7 +124,7 @@ impl RolePolicy {
 
     /// True for native init containers and guests: the caller alone decides when they run and stop.
     /// The shim never delays stop requests for such a container. It derives the deadline of a
-    /// termination from them only if there are no others.
+    /// termination from such requests only if there are no others.
     pub const fn is_left_to_caller(self) -> bool {
         matches!(self.start_condition, StartCondition::AtOnce)
     }
@@ -134,7 +135,8 @@ impl RolePolicy {
         self.ready_when.is_none() && self.defer_turn().is_none()
     }
 
-    /// True if later stages may start after an exit with `code`: the role is init, and `code` is 0.
+    /// True if the role is init and `code` is 0: after this exit, later stages may start. False for
+    /// all other roles.
     pub fn succeeds_with(self, code: u32) -> bool {
         self.ready_when == Some(ReadyWhen::Completed) && code == 0
     }

@@ -87,8 +87,8 @@ pub(super) enum Decision {
     Release,
     /// Write to the container's stderr that it waits for its turn.
     NoteWait { message: String },
-    /// End the container without executing its program. It reports `code`, and the line `words` is
-    /// written to its stderr.
+    /// End the container without executing its program. The exit code is `code`, and the line
+    /// `words` is written to the container's stderr.
     End { code: u32, words: Option<String> },
     /// Run the defer container.
     RunDefer,
@@ -112,10 +112,11 @@ pub(super) enum Decision {
     /// Schedule SIGKILL for a container that cannot be signaled yet because its program is being
     /// executed.
     ScheduleKill { at: Time },
-    /// Kill the container, or the restart of the container that is under way.
+    /// Kill the container, or cancel its restart that is under way.
     Kill,
     /// Handle the caller's first open SIGKILL: carry out `then` instead of the signal, or pass the
-    /// signal on. The SIGKILL may end the grace period, or all defer containers.
+    /// signal on. The SIGKILL may also end the grace period, or keep all other defer containers
+    /// from running.
     HandleKill {
         then: Option<Box<Decision>>,
         ends_grace: bool,
@@ -175,10 +176,10 @@ pub(super) struct PodFacts {
     /// The deadlines of the step under way; `None` if the step is skipped, and outside of a
     /// termination.
     pub ends: Option<StepDeadlines>,
-    /// A termination of this pod, now or later, has hooks or defer containers to run.
+    /// True if a termination of this pod, now or later, has hooks or defer containers to run.
     pub has_an_ending: bool,
-    /// The time from which a decided termination waits for listed defer containers that the caller
-    /// has not created yet.
+    /// The time from which a termination that the shim has decided waits for listed defer
+    /// containers, which the caller has not created yet.
     pub defers_awaited_from: Option<Time>,
     /// The time of the next probe, and the creation number of its container.
     pub next_probe: Option<(Time, u64)>,

@@ -1,7 +1,8 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! A Create disproves an inferred termination. A termination that the shim has decided goes on if
-//! the caller creates more containers. Such a container belongs to the termination (for example a
+//! A run ends with a termination, and another run may follow. A Create disproves a termination that
+//! was inferred from stop requests. A termination that the shim has decided goes on even if the
+//! caller creates more containers. Such a container belongs to the termination (for example a
 //! sidecar of a finished Job) or to the next run. A caller may also restart all containers of a
 //! living pod in its sandbox (Kubernetes' RestartAllContainers, KEP-5532).
 
@@ -20,8 +21,8 @@ use super::termination::Termination;
 pub(super) enum Run {
     /// The current run, or its termination.
     Current,
-    /// The run after the termination. When it begins, [`Pod::start_over`] decides if it keeps the
-    /// results of the current run, for example finished init containers.
+    /// The run after the termination. When that run begins, [`Pod::start_over`] decides if results
+    /// of the current run still count, for example finished init containers.
     Next,
     /// The run after the termination, in which the caller creates the whole pod again.
     NextFromTheStart,
@@ -44,7 +45,6 @@ impl Pod {
         if was_over && !is_alive && !self.has_sandbox() {
             return self.note_restart_of_all(new_container);
         }
-        // Hooks and defers run again in the real termination.
         self.history.forget_defers();
         for container in self.containers.values_mut() {
             if let Some(request) = &mut container.request {
@@ -61,9 +61,9 @@ impl Pod {
 
     pub(super) fn run_of(&self, name: &str, role: Role) -> Run {
         let Some(termination) = &self.termination else {
-            // The pod will terminate because this container has failed, but it still waits until
-            // its defer containers are created. If the failed container is created again, it
-            // belongs to the next run.
+            // This container has failed. The pod will terminate because of it, but still waits
+            // until the caller has created the defer containers. If the failed container is created
+            // again, it belongs to the next run.
             return match self.awaits_defers() && self.history.is_fatal(name) {
                 true => Run::Next,
                 false => Run::Current,
@@ -87,8 +87,8 @@ impl Pod {
     }
 
     /// True if a Create during or after a termination proves that the caller restarts the whole
-    /// pod. The name is that of an init container or sidecar whose exit was reported, and neither
-    /// its restart policy nor its rules for exit codes explain the Create.
+    /// pod. This is so for an init container or sidecar whose exit was reported, if neither its
+    /// restart policy nor its setting `caller-restarts` explains the Create.
     fn shows_a_restart_of_all(&self, name: &str, policy: RolePolicy) -> bool {
         let exit = self.history.of(name).and_then(|past| past.reported);
         policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
@@ -96,8 +96,8 @@ impl Pod {
 
     /// The run of a container that is created during or after a termination for
     /// [`Cause::Completed`]. Apps, and containers that the caller alone starts and stops, belong to
-    /// the next run. So do all containers if the caller restarts the whole pod. Others belong to
-    /// the complete run.
+    /// the next run. So do all containers if the caller restarts the whole pod. All others belong
+    /// to the run that is complete.
     fn run_after_completion(
         &self,
         name: &str,
@@ -118,7 +118,7 @@ impl Pod {
     }
 
     /// True if the caller creates a container of this name again after the exit `exit`, by the
-    /// restart policy or by the container's own rules.
+    /// restart policy or by the container's setting `caller-restarts`.
     pub(super) fn comes_again(&self, name: &str, exit: ReportedExit) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_created_again(name, exit.code))
@@ -157,7 +157,7 @@ impl Pod {
     }
 
     /// Forgets the results of all containers, for a run in which the caller creates the whole pod
-    /// again. Containers that still exist and have not exited count as created in this run.
+    /// again. Containers that still exist and have not exited belong to the new run.
     pub(super) fn forget_last_run(&mut self) {
         self.history.start_over(true);
         self.has_released = false;
@@ -197,8 +197,8 @@ impl Pod {
         }
     }
 
-    /// True if the caller creates a container again that has exited with this code, by the
-    /// container's own rules (`caller-restarts`). The restart policy does not count here.
+    /// True if, by the container's setting `caller-restarts`, the caller creates the container
+    /// again after an exit with this code. Ignores the restart policy.
     pub(super) fn caller_restarts(&self, name: &str, code: u32) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.container(name).caller_restarts.contains(code))
@@ -210,7 +210,8 @@ impl Container {
     /// of the whole pod. For such a restart, kubelet gives each container 2 s at most. So a stop
     /// request for this container with 2 s at most means `StoppedShortly`. The same holds without a
     /// request, if the `termination` was inferred from such requests and stopped this container. A
-    /// stop for a failed probe or postStart handler alone counts as `Itself`.
+    /// container that the shim stopped only for a failed probe or postStart handler is classified
+    /// as `Itself`.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

@@ -1,5 +1,5 @@
-//! The size that the pod's cgroup is to have now. [`sizing`](crate::sizing) has the formula; the
-//! driver gives the cgroup this size.
+//! The size of the pod's cgroup: its requests and limits of CPU and memory.
+//! [`sizing`](crate::sizing) has the formula. The driver gives the cgroup this size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +23,11 @@ pub struct PodSize {
     /// requests are unknown. If kubelet has given the pod's cgroup more, the pod as a whole has
     /// requests (`spec.resources`).
     pub asked: Option<Requests>,
-    /// The ordered containers that share the size: they have a process, or will have one soon.
+    /// The containers that share the size: usher orders them, and they have a process or will have
+    /// one soon.
     pub counted: Vec<ContainerId>,
-    /// The ordered containers that have only a parked process.
+    /// The containers that usher orders and that only have a parked process, which does not execute
+    /// the program yet.
     pub held: Vec<ContainerId>,
 }
 
@@ -139,10 +141,10 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// The sum of the limits of the living guests, without their requests. The formula has no
-    /// guests. [`pod_size`](Pod::pod_size) adds this sum so that no guest is killed for using its
-    /// limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the pod.
-    /// Kubernetes sets no limits for the guests of `kubectl debug`.
+    /// The sum of the limits of the living guests, without their requests. The formula for the size
+    /// leaves guests out. [`pod_size`](Pod::pod_size) adds this sum so that no guest is killed for
+    /// using its limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the
+    /// pod. Kubernetes sets no limits for the guests of `kubectl debug`.
     fn limits_of_guests(&self) -> Size {
         let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -184,8 +186,8 @@ impl Pod {
         size
     }
 
-    /// The size of the last container of the name, or else the size in the annotations. `None` if
-    /// there is neither.
+    /// The size of the container created last under this name, or else the size in the annotations.
+    /// `None` if there is neither.
     fn known_size(&self, name: &str) -> Option<Size> {
         let annotated = || {
             let resources = self.plan.as_ref()?.container(name).resources.as_ref();
@@ -194,7 +196,7 @@ impl Pod {
         self.sizes.get(name).copied().or_else(annotated)
     }
 
-    /// True if the container counts for the size; the sandbox and guests do not.
+    /// True if the container is part of the sum of sizes; the sandbox and guests are not.
     fn has_size(container: &Container) -> bool {
         container.role_policy().is_ordered
     }

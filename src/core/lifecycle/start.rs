@@ -338,8 +338,8 @@ impl Subject<'_> {
     }
 
     /// The decision to write once to the container's stderr that it waits since `since`, or the
-    /// time for it. `None` if this was written before, or if the wait `ends` first. `how` begins
-    /// the message.
+    /// time at which this is due. `None` if this was written before, or if the wait `ends` first.
+    /// `how` begins the message.
     fn wait_is_said(
         &self,
         since: Time,

@@ -57,10 +57,10 @@ pub struct Kill {
     pub call_timeout: Option<Duration>,
 }
 
-/// The meaning of a signal of the caller.
+/// Classification of a signal of the caller.
 enum Wanted {
-    /// The signal is delivered unchanged and at once. It may also be a stop request that counts for
-    /// the pod.
+    /// The signal is delivered unchanged and at once. It may also be a stop request, from which the
+    /// shim may infer a termination.
     PassedOn {
         why: SignalReason,
         request: Option<StopRequest>,
@@ -83,7 +83,8 @@ impl Pod {
         match self.on_call(id, look, |context, wanted| {
             context.note(request, kill, wanted)
         }) {
-            // The delay of the answer depends on the meaning of the request, which is known now.
+            // The delay of the answer depends on the recorded request, which may begin a
+            // termination.
             Ok(true) => self.answer_stop(id, request, kill.call_timeout),
             Ok(false) => {}
             Err(refusal) => self.out.push(Action::AnswerKill {
@@ -94,8 +95,9 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Returns what the caller wants with a signal. While the program is not executed yet, refuses
-    /// every signal that does not stop the container.
+    /// Classifies a signal of the caller as a stop request, a SIGKILL, or a signal to pass on.
+    /// While the program is not executed yet, refuses every signal that does not stop the
+    /// container.
     fn what_is_wanted(&self, container: &Container, kill: Kill) -> Result<Wanted, Refusal> {
         let state = &container.state;
         let grace = self.real_grace(container, kill.call_timeout);
@@ -151,8 +153,8 @@ impl Pod {
 
 impl ContainerContext<'_> {
     /// Records the stop request, if the signal is one, and delivers the signal or leaves it to the
-    /// rules. Returns true if the caller of this method has to arrange the answer: for a stop
-    /// signal.
+    /// rules. Returns true for a stop signal: then the caller of this method has to arrange the
+    /// answer.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
         match wanted {
             Wanted::PassedOn {
@@ -189,9 +191,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: the first open SIGKILL of the caller is handled at once: it is passed on, or it ends a
-    /// container whose program does not run. A sidecar whose turn to stop has not come may get its
-    /// stop signal first. In a termination, the SIGKILL may also end the grace period.
+    /// Rule: the first open SIGKILL of the caller is handled at once: the shim passes it on, or
+    /// ends a container whose program does not run. A sidecar whose turn to stop has not come may
+    /// get its stop signal first. In a termination, the SIGKILL may also end the grace period.
     pub(super) fn sigkill_is_handled(&self) -> Option<Due<Decision>> {
         self.container.kills.first()?;
         let (pod, container) = (self.pod, self.container);
@@ -212,9 +214,9 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of all defer containers. A SIGKILL for a
-        // container that is left to its caller, or that was asked to stop alone before, concerns
-        // that container only.
+        // A SIGKILL for a defer container ends the time of all defer containers. A SIGKILL concerns
+        // only its container if the caller alone starts and stops this container, or if the
+        // container was asked to stop alone before.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_left_to_caller()
             && container
@@ -257,7 +259,7 @@ impl Subject<'_> {
 
 impl Subject<'_> {
     /// The decision to stop the container now, for the reason `why`: it gets its stop signal. A
-    /// container that is parked, or between two executions, ends without a signal.
+    /// container whose program is not executed yet, or has exited already, ends without a signal.
     pub(super) fn deliver_stop(&self, why: SignalReason) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.state.is_parked() {
@@ -267,7 +269,7 @@ impl Subject<'_> {
             return self.pod.report_of_hidden_exit(self.container);
         }
         let (signal, all) = pod.stop_signal(container);
-        // A defer container's cap is for its whole turn, not for its stop.
+        // The time limit of a defer container is for its whole turn, not for its stop.
         let is_defer = container.defer_turn().is_some();
         let cap = pod.cap_of(container).filter(|_| !is_defer);
         let began = container.state.stop().since().unwrap_or(pod.now);
@@ -353,7 +355,7 @@ impl Pod {
         let status = last.unwrap_or(ExitStatus::Code(0));
         let mut backing_off = container.state.as_backing_off().into_iter();
         let code = match backing_off.any(|it| it.is_asked) {
-            // An exit by itself, before the stop signal, is reported as it is.
+            // If the program exited by itself, before its stop signal, the exit is not masked.
             true => self.reported_code(container, status, Stop::Undelivered),
             false => self.masked_code(container, status),
         };
@@ -373,16 +375,15 @@ impl Pod {
 }
 
 impl Pod {
-    /// True if this Kill carries a stop signal for the container. False for SIGKILL, and for an
-    /// unknown container. Records nothing.
+    /// True if this Kill carries a stop signal for the container. In a pod with a sandbox, this is
+    /// any signal if the call has a timeout, because an image can choose its stop signal; otherwise
+    /// TERM. Without a sandbox, this is TERM or a similar signal (`STOP_SIGNALS`), or the
+    /// container's own stop signal. False for SIGKILL, and for an unknown container.
     pub fn is_stop(&self, id: &ContainerId, kill: Kill) -> bool {
         self.known(id)
             .is_ok_and(|container| self.is_stop_signal(container, kill))
     }
 
-    /// True for a stop signal; never for SIGKILL. In a pod with a sandbox, any signal counts if the
-    /// call has a timeout, because an image can choose its stop signal; otherwise TERM. Without a
-    /// sandbox, [`STOP_SIGNALS`] and the container's own stop signal count.
     fn is_stop_signal(&self, container: &Container, kill: Kill) -> bool {
         let own = self.own_stop_signal(container);
         let is_one = match self.has_sandbox() {

@@ -1,8 +1,8 @@
 //! A guard against rules that repeat without effect, which is a bug.
 //!
 //! A rule whose effect changes nothing is due again at once, for ever. The shim must serve its pod
-//! all the same. If one rule has too many effects on one container at one moment, the rule is
-//! suspended for this container for a while. All other rules go on.
+//! all the same. If one rule has too many effects on one container in one evaluation of the rules,
+//! the shim suspends the rule for this container for a while. All other rules go on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// When the rules have more effects than this at one moment, the shim begins to count the effects of
-/// each rule. Even a large pod has fewer.
+/// Maximum number of effects in one evaluation of the rules before the shim counts the effects of
+/// each rule. Even a large pod needs fewer.
 const UNCOUNTED: usize = 1_000;
 
-/// Number of counted effects of one rule, for one container and at one moment, after which the rule
-/// is suspended.
+/// Maximum number of counted effects of one rule on one container, in one evaluation of the rules.
+/// After one more, the rule is suspended.
 const OFTEN: usize = 50;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +25,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// pod.
 pub(super) type RuleUse = (&'static str, Option<ContainerId>);
 
-/// The suspended rules, and those whose suspension is over: a rule is suspended longer each time.
+/// The suspended rules, and rules whose suspension is over. The latter are kept because a rule is
+/// suspended longer each time.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct SuspendedRules {
     suspensions: Vec<Suspension>,
@@ -39,7 +40,7 @@ struct Suspension {
     pause: Duration,
 }
 
-/// A count of the effects at one moment.
+/// The number of effects in one evaluation of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     decisions: usize,
@@ -61,7 +62,7 @@ impl Tally {
 }
 
 impl SuspendedRules {
-    /// Returns until when a rule is suspended for a container, or for the pod if `id` is `None`.
+    /// Returns the end of a rule's suspension for a container, or for the pod if `id` is `None`.
     /// Returns `None` if the rule is not suspended at `now`.
     pub fn until(&self, now: Time, rule: &str, id: Option<&ContainerId>) -> Option<Time> {
         let mut suspensions = self.suspensions.iter();

@@ -1,4 +1,4 @@
-//! The core's clock: points in time, read by the driver.
+//! Points in time. The driver reads the clock, and passes the time to the core with each event.
 
 use std::fmt;
 use std::time::Duration;

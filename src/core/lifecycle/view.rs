@@ -1,5 +1,5 @@
-//! The pod as a person sees it: the state of containers, what they wait for, and the bounds of the
-//! waits.
+//! The pod as a person sees it: the state of containers, what they wait for, and how long they wait
+//! at most.
 //!
 //! This module only reads the pod, and decides nothing. The driver records past events.
 
@@ -26,7 +26,8 @@ pub struct View {
     /// The stages in start order.
     pub stages: Vec<StageView>,
     pub termination: Option<TerminationView>,
-    /// Set while all known apps are done but the run is not complete yet.
+    /// Set while all known apps are done but the run is not complete, because more apps may be
+    /// created.
     pub lateness: Option<Lateness>,
     /// The containers that keep the pod alive after its run.
     pub kept: Option<KeptAlive>,
@@ -101,7 +102,8 @@ pub struct Wait {
     pub obstacles: Vec<Obstacle>,
     /// Start of the wait, if the core knows it.
     pub since: Option<Time>,
-    /// Latest end of the wait, and the event that ends it then. `None` if the wait has no bound.
+    /// Time by which the wait ends at the latest, and the event that ends it then. `None` if the
+    /// wait has no bound.
     pub until: Option<(Time, Then)>,
     /// Annotations that could avoid the wait.
     pub remedies: Vec<Remedy>,
@@ -111,7 +113,7 @@ pub struct Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     StartFails,
-    /// The Start is answered, and the program is held.
+    /// The Start is answered, but the program is not executed yet.
     Held,
     /// The container is ended, and its program is never executed.
     Ended,
@@ -148,18 +150,19 @@ pub enum Obstacle {
     StartupProbe { failures: u32, threshold: u32 },
     /// The exit of the container after its stop signal.
     Exit,
-    /// The work of a defer container that runs in its turn.
+    /// The exit of a defer container that runs in its turn and has got no stop signal.
     Work,
-    /// The container's turn to stop; `step` is under way, and `defer` runs in it.
+    /// The container's turn to stop. The termination is in `step`, in which the defer container
+    /// `defer` runs, if any.
     TurnToStop { step: Step, defer: Option<String> },
-    /// The turn of a defer container. While the pod terminates, `step` is under way, and `defer`
-    /// runs in it.
+    /// The turn of a defer container. While the pod terminates, `step` is the step under way, and
+    /// `defer` is the defer container that runs in it, if any.
     TurnAtTheEnd {
         step: Option<Step>,
         defer: Option<String>,
     },
-    /// The end of the wait for a second stop request, usually of the termination window. Until then
-    /// it is undecided if the container's stop request means the end of the pod.
+    /// The wait for a second stop request, usually for the termination window. Until it is over,
+    /// the shim does not know if the container's stop request means the end of the pod.
     TerminationWindow,
 }
 
@@ -273,7 +276,7 @@ impl Pod {
             .or_else(|| wait_to_be_started(now, running))
     }
 
-    /// The latest time of the answer to a Start call that waits, and which answer it then is.
+    /// The latest time at which a waiting Start call is answered, and the answer that it gets then.
     fn start_answer_bound(&self, container: &Container, blocked: &Blocked) -> (Time, Then) {
         match self.start_mode() {
             StartMode::Block => {
@@ -304,8 +307,8 @@ impl Pod {
     }
 
     /// The wait of a container that is to stop: for its exit if it has got its signal, otherwise
-    /// for its signal. `None` if the container has got no signal, the caller has sent no stop
-    /// signal, and the container's turn in a termination is not still to come.
+    /// for its signal. `None` unless the container has got its signal, the caller has sent a stop
+    /// signal, or the container's turn in a termination is still to come.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
@@ -472,8 +475,8 @@ impl Pod {
 
     /// The `Defer` status, with the number of defer containers that are done, and the number of all
     /// that the plan lists. Both numbers count the defer containers of both steps. `turn` belongs
-    /// to the step under way. A defer container is done if its turn is earlier, or if it has exited
-    /// or does not exist, for example because it was never created.
+    /// to the step under way. A defer container is done if its turn is earlier than `turn`, or if
+    /// it has exited or does not exist, for example because it was never created.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;
@@ -484,7 +487,7 @@ impl Pod {
                 .is_some_and(|container| !container.state.is_exited())
         };
         let names: Vec<_> = all.collect();
-        // All defer containers of an earlier turn have run.
+        // All defer containers of an earlier turn are done.
         let left = names.iter().filter(|name| {
             lives(name) && RolePolicy::of(plan.role(name)).defer_turn() >= Some(turn)
         });

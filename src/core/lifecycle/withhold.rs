@@ -1,9 +1,9 @@
 //! Init containers whose success is withheld from the caller.
 //!
-//! To the caller, an init container of usher is a container like any other. Under `Always` the
-//! caller would restart an init container that has exited. Under `OnFailure` the caller would leave
-//! a succeeded init container out of the pod's next sandbox. So the shim reports the container as
-//! RUNNING until the caller asks it to stop or the pod terminates.
+//! To the caller, an init container of usher is a container like any other. Under the restart
+//! policy `Always`, the caller would restart an init container that has exited. Under `OnFailure`,
+//! the caller would leave a succeeded init container out of the pod's next sandbox. So the shim
+//! reports the container as RUNNING until the caller asks it to stop or the pod terminates.
 
 use crate::process::ExitStatus;
 
@@ -14,16 +14,15 @@ use super::time::Time;
 
 impl Pod {
     /// True if the caller must not see this exit of a container's program as a success: an init
-    /// container has exited with 0, and the caller would misinterpret that. The exit is then
-    /// withheld. If the container is being stopped, the exit is reported with a masked code
-    /// instead.
+    /// container has exited with 0, and the caller would misinterpret that. The shim then hides the
+    /// exit or, if the container is being stopped, reports another code (`masked_code`).
     pub(super) fn is_to_be_withheld(&self, container: &Container, status: ExitStatus) -> bool {
         container.role_policy().is_withheld
             && status == ExitStatus::Code(0)
             && self.may_be_withheld(container)
     }
 
-    /// True if a container may still read RUNNING to the caller when its process is gone. The
+    /// True if the caller may still see the container as RUNNING when its process is gone. The
     /// caller knows the process's pid, so this pid must not be reused until the container is
     /// removed.
     pub fn may_outlive_its_process(&self, id: &ContainerId) -> bool {
@@ -48,9 +47,9 @@ impl Pod {
             .is_some_and(|plan| plan.settings().restart_policy.restarts_failed())
     }
 
-    /// The time when the exit of a container that is alone in its pod is no longer withheld. A
+    /// The time at which the shim stops hiding the exit of a container that is alone in its pod. A
     /// person may wait for this exit, after `ctr run` of an init container as the first container.
-    /// `None` if the exit is not withheld, or if a container of another name was created since the
+    /// `None` if the exit is not hidden, or if a container of another name was created since the
     /// pod last began anew.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {
         let since = container.state.withheld_since()?;

@@ -78,8 +78,9 @@ pub(crate) fn without_mark(word: &str) -> (&str, bool) {
     }
 }
 
-/// True if one of two different names may be a misspelling of the other: one letter is wrong,
-/// missing or added, or two are swapped; in a long name also two letters.
+/// True if one name may be a misspelling of the other: one letter is wrong, missing or added, or
+/// two neighbors are swapped. If six other letters agree, two neighbors may be wrong, missing or
+/// added. False for equal names, and for very short ones.
 pub(crate) fn is_near(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;

@@ -29,7 +29,8 @@ pub(super) struct RoleAssignment {
     is_serial: bool,
     /// The node's roles for unlisted names.
     of_node: Roles,
-    /// `None` if no name is optional, and no sidecar of the node is present.
+    /// `None` if the lists have no optional name, and the pod has no container that the node's rules
+    /// make a sidecar.
     conditional: Option<Box<Conditional>>,
 }
 

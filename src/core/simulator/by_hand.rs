@@ -1,6 +1,6 @@
 //! A person who runs a pod with `ctr`: there is no sandbox container, and nothing restarts exited
-//! containers. The person stops the containers one after another, and at the end creates the pod
-//! once more.
+//! containers. The person creates the containers and stops them one after another, and then does
+//! both a second time.
 
 use crate::lifecycle::Time;
 use crate::plan::Signal;
@@ -18,7 +18,7 @@ pub struct Person<'a> {
     heard: usize,
 }
 
-/// Reduces a case to what applies to a pod that a person runs with `ctr`, without kubelet.
+/// Adapts a case to a pod that a person runs with `ctr`: removes all that only kubelet does.
 pub fn by_hand(mut case: Case) -> Case {
     let is_had = |part: Part| !part.is_native() && part != Part::Guest;
     case.members.retain(|member| is_had(member.part));
@@ -118,7 +118,7 @@ impl<'a> Person<'a> {
                 self.world.call(Call::Kill(id, Signal::TERM, None));
             }
         }
-        // The wait is longer than any termination takes, under every policy.
+        // The wait is longer than any termination takes, under every grace policy.
         self.wait_until(began.after(grace).after(secs(12)));
         let deletes = round > 0 || !self.leaves_what_has_ended();
         let members = self.case.members.iter();
@@ -134,8 +134,9 @@ impl<'a> Person<'a> {
             if left.is_empty() {
                 return;
             }
-            // The shim may have withheld the exits of containers of the previous round, which then
-            // still read RUNNING. A SIGKILL makes the shim publish a withheld exit.
+            // The shim may have withheld the exits of containers of the previous round, so that the
+            // person still sees these containers as RUNNING. A SIGKILL makes the shim publish a
+            // withheld exit.
             for id in left.iter().filter(|id| deletes || ids.contains(id)) {
                 self.world.did(format!("kill -9 {id}"));
                 self.world.call(Call::Kill(id, Signal::KILL, None));
@@ -149,8 +150,8 @@ impl<'a> Person<'a> {
         }
     }
 
-    /// True if the person leaves exited containers, so that the same pod starts over. Otherwise the
-    /// person deletes them and makes a new pod.
+    /// True if the person does not delete exited containers, so that the same pod starts over.
+    /// Otherwise the person deletes the exited containers and creates a new pod.
     fn leaves_what_has_ended(&self) -> bool {
         self.case.tick.is_multiple_of(2)
     }

@@ -20,7 +20,7 @@ pub enum Part {
     App,
     PreExit,
     PostExit,
-    /// An unlisted container in a pod that lists its apps.
+    /// A container that the annotations do not list, in a pod whose annotations list the apps.
     Guest,
 }
 
@@ -51,7 +51,7 @@ pub enum PreStop {
 /// The behavior of a container after one of its creations. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behavior {
-    /// Time until the container's startup probe would succeed.
+    /// Time until the container's startup probe can succeed.
     pub ready: u64,
     /// Time until the container exits by itself, and its exit code.
     pub ends: Option<(u64, u8)>,
@@ -81,13 +81,13 @@ pub struct Member {
     /// The value of `grace-period.usher/NAME`, in seconds.
     pub cap: Option<u64>,
     pub probed: bool,
-    /// Time from the container's execution until the shim's liveness probe fails.
+    /// Time from the container's execution until the shim's liveness probe fails, in milliseconds.
     pub unwell: Option<u64>,
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
-    /// For this many creations of the container, beginning with the first, its postStart handler
-    /// fails. For later creations it succeeds.
+    /// Number of creations, counted from the first, after which the postStart handler fails. After
+    /// later creations the handler succeeds.
     pub post_starts_fail: u32,
     /// The value of `stop-signal.usher/NAME`: the only signal that the container reacts to. The
     /// container's image names another stop signal.
@@ -101,8 +101,8 @@ pub struct Member {
     pub again: u32,
     /// Milliseconds for the image pull before the container's first creation.
     pub pull: u64,
-    /// If the container exits with [`RESTARTS_ALL`], restart rules make kubelet restart the whole
-    /// pod in its sandbox (KEP-5532).
+    /// True if restart rules make kubelet restart the whole pod in its sandbox when the container
+    /// exits with [`RESTARTS_ALL`] (KEP-5532).
     pub restarts_all: bool,
     /// True if the annotations repeat the container's restart rules (`caller-restarts`).
     pub rules_are_known: bool,
@@ -161,7 +161,7 @@ pub struct Case {
     pub deleted: (u64, Deletion),
     /// Faults during the deletion, each with the milliseconds since the deletion began.
     pub late: Vec<(u64, Fault)>,
-    /// Delays of the stop requests of a deletion, in milliseconds after its start.
+    /// For each container, the milliseconds from the start of a deletion to its stop request.
     pub gaps: Vec<u64>,
     /// True if kubelet aborts its current activity when the pod is deleted.
     pub breaks_off: bool,
@@ -204,7 +204,8 @@ impl Case {
         }
     }
 
-    /// Every pod of up to four containers, at least one of them an app, each under every policy.
+    /// Pods of one app and up to three other containers, in every combination and under every
+    /// restart policy.
     pub fn small() -> Vec<Case> {
         let others = [
             ("setup", Part::Init),
@@ -304,13 +305,12 @@ impl Case {
             .filter(move |member| member.part == part)
     }
 
-    /// True if the pod has a cleanup or a hook to run in a termination.
+    /// True if the pod has a defer container or a termination hook.
     pub fn has_an_ending(&self) -> bool {
         let mut members = self.members.iter();
         members.any(|member| member.part.is_defer() || member.hook.is_some())
     }
 
-    /// The annotations of the pod.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let mut set = |key: &str, value: String| {
@@ -426,7 +426,6 @@ impl Member {
         }
     }
 
-    /// The argv of the container's preStop handler.
     pub fn pre_stop_argv(&self) -> Vec<String> {
         vec!["/bin/pre-stop".to_owned(), self.name.to_owned()]
     }

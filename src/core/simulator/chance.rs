@@ -37,7 +37,7 @@ impl Dice {
 }
 
 impl Case {
-    /// The case of a seed: the same in every run.
+    /// A random case that depends only on the seed.
     pub fn random(seed: u64) -> Case {
         let mut dice = Dice::new(seed);
         let policy = dice.one_of(&[
@@ -148,7 +148,7 @@ impl Case {
         case
     }
 
-    /// Adds restart rules of containers, and slow image pulls.
+    /// Adds restart rules and slow image pulls to some containers.
     fn restart_and_pull(&mut self, dice: &mut Dice) {
         if dice.percent(35) {
             for member in &mut self.members {
@@ -171,7 +171,8 @@ impl Case {
         }
     }
 
-    /// Adds faults. Separate dice choose them, so that all other choices of a seed stay the same.
+    /// Adds rarer settings and faults. They are chosen with separate dice, so that all other
+    /// choices for a seed stay the same.
     fn complicate(&mut self, dice: &mut Dice) {
         for member in &mut self.members {
             if member.post_start.is_none() && dice.percent(10) {
@@ -190,7 +191,7 @@ impl Case {
                     Some((dice.one_of(&[PreStop::HttpGet, PreStop::TcpSocket]), takes));
             }
         }
-        // Makes kubelet stop one sidecar of the living pod.
+        // Makes kubelet stop one sidecar while the pod goes on.
         let sidecars: Vec<_> = self.of(Part::Sidecar).map(|member| member.name).collect();
         if !sidecars.is_empty() && dice.percent(10) {
             let at = dice.within(0, self.deleted.0);
@@ -198,7 +199,8 @@ impl Case {
                 .push((at, Fault::Unhealthy(dice.one_of(&sidecars))));
             self.faults.sort_by_key(|(at, _)| *at);
         }
-        // Makes one sidecar exit between its stop request and those of the other containers.
+        // Makes one sidecar exit after its own stop request and before the requests for the other
+        // containers.
         if !sidecars.is_empty() && dice.percent(10) {
             let first = dice.one_of(&sidecars);
             let (members, gaps) = (self.members.iter(), self.gaps.iter_mut());
@@ -214,8 +216,8 @@ impl Case {
         }
     }
 
-    /// Makes some names optional. The containers of some optional names are created, those of other
-    /// optional names never.
+    /// Makes the names of some containers optional, and adds optional names whose containers are
+    /// never created.
     fn leave_open(&mut self, dice: &mut Dice) {
         let parts = [Part::Init, Part::Sidecar, Part::PreExit, Part::PostExit];
         for member in &mut self.members {

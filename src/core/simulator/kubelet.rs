@@ -1,4 +1,4 @@
-//! A kubelet with its faults, and the containerd that it calls.
+//! A simulated kubelet with its faults, and the containerd that it calls.
 //!
 //! - **SyncPod**: one step at a time. kubelet first stops unhealthy containers, and those with a
 //!   changed image, and waits for each. Then it creates the missing containers one after another.
@@ -50,7 +50,7 @@ pub enum End {
     SandboxDied,
 }
 
-/// A stop request that a shim could see.
+/// A stop request that reaches the shim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub at: Time,
@@ -67,13 +67,13 @@ pub struct Ask {
     pub is_kill: bool,
 }
 
-/// Kubelet's actions and their reasons: the truth that the promises are checked against.
+/// The record of kubelet's actions and their reasons. The promises are checked against this record.
 #[derive(Debug, Default)]
 pub struct Log {
     /// For each sandbox, the number of observations that were recorded before its creation.
     pub sandboxes: Vec<usize>,
-    /// Sandboxes that exist only in this log: kubelet kept the previous sandbox and restarted all
-    /// of its containers (KEP-5532).
+    /// Numbers of sandboxes that exist only in this log, because kubelet kept the previous sandbox
+    /// and restarted all of its containers (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
     /// Times of the SIGKILLs at the end of a grace period, with their containers.
@@ -88,9 +88,10 @@ pub struct Log {
     /// Containers that kubelet has asked to stop a second time. A shim cannot see the second
     /// request.
     pub asked_again: Vec<&'static str>,
-    /// Times of stop requests, with their containers and the wait until the answer.
+    /// Answered stop requests: the time of the request, the container, and the wait for the answer.
     pub answers: Vec<(Time, &'static str, Duration)>,
-    /// Times of stop requests whose container ended before the answer, with the wait until then.
+    /// Stop requests whose container exited before the answer: the time of the request, the
+    /// container, and the time from the request to the exit.
     pub unanswered: Vec<(Time, &'static str, Duration)>,
     /// The time when kubelet had nothing left to do for the pod.
     pub over: Option<Time>,
@@ -114,7 +115,7 @@ struct Record {
     again: u32,
 }
 
-/// The activity of the pod's worker.
+/// Current activity of the worker that kubelet runs for the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worker {
     Idle,
@@ -122,7 +123,7 @@ enum Worker {
     Starts(usize, Time),
     /// The pull of a container's image, until this time.
     Pulls(usize, Time),
-    /// A postStart handler. When it is over, `over` says whether it has succeeded.
+    /// A postStart handler runs. Once it is over, `over` is true if it has succeeded.
     Handles {
         who: usize,
         over: Option<bool>,
@@ -174,8 +175,8 @@ pub struct Kubelet<'a> {
     stops: Vec<Stop>,
     /// Containers to which containerd has sent a stop signal.
     signalled: BTreeSet<&'static str>,
-    /// True while all containers are being stopped. Kubelet then creates all of them again in this
-    /// sandbox (KEP-5532).
+    /// True while kubelet stops all containers in order to create all of them again in this sandbox
+    /// (KEP-5532).
     restarts_all: bool,
     /// The deletion of the pod, once requested.
     deleted: Option<Deletion>,
@@ -629,7 +630,7 @@ impl Kubelet<'_> {
         self.log.ends.push((now, self.log.sandboxes.len() - 1, end));
         let (left, exact) = match how {
             Deletion::Usual => (self.grace(), None),
-            // Kubelet raises a shorter grace period to 2 s.
+            // Kubelet raises a grace period under 2 s to 2 s.
             Deletion::Within(grace) => (secs(grace), None),
             Deletion::Kill => (Duration::ZERO, Some(Duration::ZERO)),
         };
@@ -660,7 +661,7 @@ impl Kubelet<'_> {
         }
     }
 
-    /// Stops one container of a living pod.
+    /// Stops one container while the pod goes on.
     fn stop_one(&mut self, who: usize) {
         let id = self.records[who].id.unwrap();
         let left = match self.restarts_all {

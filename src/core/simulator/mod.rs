@@ -12,7 +12,7 @@
 //! | [`promises`] | promises that every trace has to keep |
 //! | [`survey`] | runs of many worlds, and the simplest world that breaks a promise |
 //!
-//! Callers use the trait [`Node`]. A node runs either the core alone, or a whole shim.
+//! Kubelet and the person call a [`Node`], which runs either the core alone or a whole shim.
 
 pub mod by_hand;
 pub mod case;
@@ -52,8 +52,7 @@ pub fn name_of(id: &str) -> &str {
 /// The behavior of a container.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Time from execution until the container's startup probe would succeed; `None` if it never
-    /// would.
+    /// Time from execution until the container's startup probe can succeed; `None` if it never can.
     pub ready_after: Option<Duration>,
     /// Time from a stop signal until the container exits; `None` if the container ignores signals.
     pub stops_after: Option<Duration>,
@@ -78,10 +77,10 @@ pub struct Script {
     pub unwell_after: Option<Duration>,
     /// The exit code after a restart, if it differs from the exit code before the restart.
     pub then_exits: Option<u8>,
-    /// Duration of an attempt of a probe. The state of the container at the start of the attempt
-    /// decides the result.
+    /// Duration of one probe attempt. The result depends on the container's state at the start of
+    /// the attempt.
     pub probe_takes: Duration,
-    /// CPU time of an attempt of a probe.
+    /// CPU time of one probe attempt.
     pub probe_costs: Duration,
     /// The exit code after a stop signal.
     pub stop_code: u8,
@@ -112,18 +111,18 @@ impl Default for Script {
     }
 }
 
-/// An observation of the containers or of the caller.
+/// An observed event: of a container, of the shim, or of the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// A Create was refused, with this reason.
+    /// The shim refused the Create of this container, for this reason.
     CreateRefused(String, String),
     Released(String),
     Executed(String),
     Signalled(String, Signal),
     Died(String, ExitStatus),
     ExitReported(String, u32),
-    /// The postStart handler that the caller runs has succeeded or failed. `None` if the caller
-    /// does not learn the result, and assumes a failure.
+    /// The caller's postStart handler is over: true if it succeeded, `None` if the caller does not
+    /// learn the result and assumes a failure.
     PostStartOver(String, Option<bool>),
     /// The shim has published the exit. The event has not reached the caller yet.
     ExitSaid(String, u32),
@@ -136,7 +135,7 @@ pub enum Seen {
     HookEnded(String, HookKind),
     /// The shim repeats the Exec that it assumes to be the container's postStart handler.
     PostStarted(String),
-    /// An attempt of the container's probe is over, with its CPU time.
+    /// A probe attempt in the container is over, and took this CPU time.
     Probed(String, Duration),
     Reported(Report),
     /// The shim is about to restart the container's program.
@@ -189,13 +188,13 @@ pub trait Node {
     /// Sends a signal. Returns the number of the request.
     fn kill(&mut self, id: &'static str, signal: Signal, call_timeout: Duration) -> RequestId;
 
-    /// True if a Kill was answered.
+    /// True if the Kill with this number was answered.
     fn is_answered(&self, request: RequestId) -> bool;
 
     /// Executes a process in a container. Returns true if that was possible.
     fn exec(&mut self, id: &'static str, exec: &Exec<'_>) -> bool;
 
-    /// Sets kubelet's annotations of a container that is about to be created.
+    /// Sets the annotations that kubelet gives to a container, before the container is created.
     fn learn(&mut self, id: &str, annotations: &BTreeMap<String, String>);
 
     /// Sets the behavior of containers with this id or name from now on.
@@ -211,7 +210,7 @@ pub trait Node {
     /// True if the container was created, and not deleted since.
     fn is_known(&self, id: &str) -> bool;
 
-    /// True if the container has a process, even if it is held.
+    /// True if the container has a process, even if the process does not run the program yet.
     fn is_alive(&self, id: &str) -> bool;
 
     /// True if the container's program runs.

@@ -1,4 +1,4 @@
-//! Queries of the record of a simulated world.
+//! Queries about what happened in a simulated world.
 
 use crate::lifecycle::{ContainerId, Phase, Refusal, Time};
 use crate::plan::Signal;
@@ -20,7 +20,6 @@ impl World {
         self.at(&Seen::Executed(name.to_owned()))
     }
 
-    /// The times of all executions of the container's program.
     pub fn executions(&self, name: &str) -> Vec<Time> {
         let executed = Seen::Executed(name.to_owned());
         let times = self.seen.iter().filter(|(_, seen)| *seen == executed);
@@ -69,7 +68,7 @@ impl World {
         told.collect()
     }
 
-    /// True if the container's program runs and would answer its startup probe.
+    /// True if the container's program runs, and its startup probe can succeed.
     pub fn is_ready(&self, name: &str) -> bool {
         self.processes
             .get(&ContainerId::from(name))

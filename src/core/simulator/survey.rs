@@ -1,5 +1,5 @@
-//! Surveys of many worlds, each determined by a number: the broken promises, and for each promise
-//! the simplest world that breaks it.
+//! Surveys of many worlds, each determined by a number. A survey reports the broken promises, and
+//! for each of them the simplest world found that breaks it.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -48,7 +48,7 @@ thread_local! {
 }
 
 impl Case {
-    /// The case of a number. In one case of ten a person runs the pod, without kubelet.
+    /// The case with this number. In every tenth case a person runs the pod, without kubelet.
     pub fn numbered(seed: u64) -> Case {
         let case = Case::random(seed);
         match seed % 10 {
@@ -66,7 +66,7 @@ impl Case {
     }
 }
 
-/// Runs the worlds of all `numbers` on all cores.
+/// Runs the worlds of all `numbers`, in parallel on all CPUs.
 ///
 /// # Panics
 ///
@@ -88,8 +88,8 @@ pub fn number(variable: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `what`. Returns the panics that `what` caught itself, and the panic that ended `what`.
-/// Panics are results here, so they are not printed.
+/// Runs `what`. Returns all panics that happened in `what`, and the panic that ended `what`. Panics
+/// are results here, so they are not printed.
 pub fn noting_panics(what: impl FnOnce()) -> (Vec<String>, Option<String>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -183,14 +183,14 @@ fn report<W: World>(found: &Findings, shown: usize, world: &impl Fn(u64) -> Opti
     text
 }
 
-/// The simplest world that breaks the same promise.
+/// Simplifies the world for as long as it still breaks the promise.
 fn simplest<W: World>(mut world: W, promise: &'static str) -> (W, Broken) {
     let breaks = |world: &W| {
         let mut all = world.run().into_iter();
         all.find(|broken| broken.promise == promise)
     };
     let mut broken = breaks(&world).expect("a world that breaks a promise");
-    // Each step makes the world simpler in one respect, and there are few respects.
+    // Each step makes the world simpler in one respect, so few steps are needed.
     for _ in 0..200 {
         let mut simpler = world.simpler().into_iter();
         let found = simpler.find_map(|next| breaks(&next).map(|broken| (next, broken)));

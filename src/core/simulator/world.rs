@@ -24,7 +24,7 @@ enum Event {
     RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
-    /// A process exits that the core does not know as the process of its container.
+    /// A process of a failed restart exits, after the core has learned of the failure.
     LeftoverDies(ContainerId, ExitStatus),
     PostStartOver(ContainerId, u8),
     PostStarted(ContainerId, u64),
@@ -32,7 +32,6 @@ enum Event {
     Caller(Call),
 }
 
-/// The id of the exec of a postStart handler.
 const POST_START: &str = "post-start";
 
 pub(crate) struct Process {
@@ -46,7 +45,7 @@ pub(crate) struct Process {
     execution: u64,
     starts: Vec<RequestId>,
     start_when_created: Option<Option<Duration>>,
-    /// The execs that run. They end with their container.
+    /// Ids of the running execs, which end with the container.
     execs: Vec<String>,
 }
 
@@ -66,7 +65,6 @@ pub struct World {
     pub is_copied: bool,
     /// The signals sent, with the reasons for them.
     pub whys: Vec<(ContainerId, Signal, SignalReason)>,
-    /// The timeout of Create calls.
     pub create_timeout: Option<Duration>,
     plan: Plan,
     scripts: BTreeMap<String, Script>,
@@ -74,7 +72,7 @@ pub struct World {
     demands: BTreeMap<String, Demands>,
     is_ungrouped: bool,
     pub(crate) processes: BTreeMap<ContainerId, Process>,
-    /// Wake-ups of the core without anything to do.
+    /// Number of timers that woke the core without anything to do.
     pub(crate) idle_wakes: usize,
     events: BTreeMap<(Time, u64), Event>,
     counter: u64,
@@ -82,17 +80,17 @@ pub struct World {
     pub(crate) asked: Vec<RequestId>,
     /// The errors of refused Creates.
     pub refused: Vec<Refusal>,
-    /// The created containers and their times.
+    /// The created containers, with the times of their creation.
     pub created: Vec<(Time, String)>,
-    /// The wait of each Start for its answer, and its timeout.
+    /// For each answered Start, the time until the answer, and the timeout of the call.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     start_calls: BTreeMap<RequestId, (Time, Option<Duration>)>,
-    /// The periods during which Starts waited.
+    /// The periods during which a Start waited for its answer.
     blocked: Vec<(Time, Time)>,
 }
 
 impl World {
-    /// Creates a pod with these annotations. A key without a prefix gets `usher/`.
+    /// Creates a pod with these annotations. A key without a prefix gets the prefix `usher/`.
     pub fn new(annotations: &[(&str, &str)]) -> World {
         World::with_plan(Plan::parse(&expand(annotations)).unwrap())
     }
@@ -124,7 +122,7 @@ impl World {
         }
     }
 
-    /// The time during which at least one Start waited for its answer.
+    /// Total time during which at least one Start waited for its answer.
     pub fn blocked_for(&self) -> Duration {
         let mut blocked = self.blocked.clone();
         blocked.sort();
@@ -153,7 +151,7 @@ impl World {
         self
     }
 
-    /// Sets kubelet's facts about a container.
+    /// Sets the facts about a container that kubelet's annotations state.
     pub fn facts(mut self, name: &str, facts: KubeletFacts) -> World {
         self.kinds
             .insert(name.to_owned(), (ContainerKind::Workload, facts));
@@ -175,7 +173,7 @@ impl World {
         self.call(Call::Run("pause", None));
     }
 
-    /// Sets the annotations of the next containers.
+    /// Sets the annotations for containers that are created from now on.
     pub fn replan(&mut self, annotations: &[(&str, &str)]) {
         self.plan = Plan::parse(&expand(annotations)).unwrap();
     }
@@ -205,7 +203,7 @@ impl World {
         next.map(|at| at.max(self.now))
     }
 
-    /// Makes the next event happen. Returns false if no event is due before `end`.
+    /// Makes the next event happen. Returns false if no event is due until `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let event = self.events.keys().next().copied();
         let timer = self.pod.poll_timeout();
@@ -329,7 +327,8 @@ impl World {
                     if let Some((asked, _)) = self.start_calls.remove(&request) {
                         self.blocked.push((asked, self.now));
                     }
-                    // This Kill has no caller that waits for an answer, so it need not be answered.
+                    // The caller no longer waits for an answer to this Start, so the Start need not
+                    // be answered.
                     self.asked.retain(|asked| *asked != request);
                     self.pod.handle_start_abandoned(self.now, &id, request);
                 }
@@ -608,7 +607,7 @@ impl World {
         }
     }
 
-    /// Ends a container's postStart handler, unless it has ended before.
+    /// Ends a container's postStart handler, unless the handler has ended before.
     fn post_start_is_over(&mut self, id: &ContainerId, status: ExitStatus) {
         let process = self.processes.get(id);
         if process.is_some_and(|process| process.execs.iter().any(|it| it == POST_START)) {
@@ -640,7 +639,8 @@ impl World {
         if self.is_copied {
             self.replace_by_copy();
         }
-        // If an action is due now, the core must carry it out now, and not at a later call.
+        // The core must already have returned every action that is due now. A further
+        // `handle_timeout` must not lead to another action.
         if self.pod.poll_timeout().is_some_and(|at| at <= self.now) {
             return had_to_do;
         }

@@ -14,8 +14,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Directories of the cgroups that belong to one container. The OCI runtime has recorded `noted` in
 /// the container's state. If the shim died while the container was being created, `wanted` is the
-/// cgroup path in its bundle. A cgroup without the container's ID in its name is left out, because
-/// it may also contain other processes.
+/// cgroup path in the container's bundle. A cgroup without the container's ID in its name is left
+/// out, because it may also contain other processes.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
     // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes such

@@ -35,7 +35,7 @@ pub(super) fn rdma(text: &str) -> Vec<Rdma> {
     text.lines().filter_map(device).collect()
 }
 
-/// Sizes of huge pages on this machine, as in the names of a cgroup's files.
+/// Sizes of huge pages on this machine, as spelled in the names of cgroup files (`2MB`).
 pub(super) fn huge_pages() -> Vec<String> {
     let entries = fs::read_dir("/sys/kernel/mm/hugepages");
     let mut names: Vec<_> = entries

@@ -9,10 +9,10 @@ use usher_fuzz::cost::assert_bounded;
 use super::pod::Note;
 use super::{blkio, devices, hierarchy, read, scores, v1, v2, values};
 
-/// Bytes that may be allocated at once for each byte of input: a short line becomes an entry with a
-/// dozen fields.
+/// Bytes that may be allocated at once for each byte of input. The number is high because a short
+/// line becomes an entry with a dozen fields.
 const EACH: usize = 128;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at once in addition, even for an empty input.
 const ANYWAY: usize = 16 * 1024;
 
 pub(crate) fn files(input: &[u8]) {

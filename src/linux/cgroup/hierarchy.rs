@@ -50,8 +50,8 @@ pub(super) struct Mount {
 }
 
 impl Layout {
-    /// Detects the layout at a mount point; `None` without cgroups. A kernel without memory
-    /// accounting (`cgroup_disable=memory`) has the other v1 hierarchies.
+    /// Detects the layout at a mount point; `None` without cgroups. Recognizes v1 by the hierarchy
+    /// `devices`, because `memory` is missing with the kernel option `cgroup_disable=memory`.
     pub fn at(mount: &Path) -> Option<Layout> {
         let is_v2 = |path: &Path| {
             statfs(path).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)
@@ -69,7 +69,6 @@ impl Layout {
         mounts.any(|found| found.point == mount && found.has(option))
     }
 
-    /// Layout of this machine.
     pub fn here() -> Option<Layout> {
         Layout::at(unified())
     }

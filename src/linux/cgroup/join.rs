@@ -8,8 +8,8 @@ use super::MEMBERS;
 use super::hierarchy::mounted;
 use crate::PathError;
 
-/// The reason why a process cannot be moved to a cgroup: the predicate of a sentence whose subject
-/// is the cgroup.
+/// The reason why a process cannot be moved to a cgroup. The message has no subject: the caller
+/// puts the cgroup's path before the message.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error("does not exist; expected a path below the root cgroup, such as /system.slice")]
@@ -22,8 +22,7 @@ pub enum JoinError {
 ///
 /// # Errors
 ///
-/// If the cgroup does not exist, or the process cannot be moved. The text continues a sentence that
-/// begins with the cgroup.
+/// If the cgroup does not exist, or the process cannot be moved.
 pub fn join(pid: u32, cgroup: &str) -> Result<(), JoinError> {
     let below = Path::new(cgroup.trim_start_matches('/'));
     let paths = mounted().into_iter().map(|mount| mount.directory(below));

@@ -12,7 +12,7 @@ use crate::sys;
 use super::read::write;
 use super::{below, freezer, members};
 
-/// Pause between two checks: killed processes take a moment to be gone.
+/// Pause between two checks, because killed processes take some time to disappear.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Maximum number of pidfds that are open at a time.

@@ -49,8 +49,8 @@ pub use pod::PodCgroup;
 /// make any number of cgroups.
 const CGROUPS_AT_MOST: usize = 4096;
 
-/// File of a cgroup with the PIDs of its processes; writing a PID moves a process into it
-/// (`cgroups(7)`).
+/// File of a cgroup with the PIDs of its processes; writing a PID to the file moves that process
+/// into the cgroup (`cgroups(7)`).
 const MEMBERS: &str = "cgroup.procs";
 
 /// A cgroup, such as the one that a container was created in. A container's init may move to a
@@ -69,7 +69,7 @@ pub enum CgroupError {
         #[source]
         error: io::Error,
     },
-    #[error("cannot find the cgroup of process {pid}: its hierarchy is not mounted")]
+    #[error("cannot find the cgroup of process {pid}: none of its cgroup hierarchies is mounted")]
     NotMounted { pid: i32 },
     #[error("cannot encode cgroup metrics: {0}")]
     Unencoded(#[source] protobuf::Error),
@@ -229,8 +229,8 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Returns the systemd slice that kubelet's name of a cgroup names, if any. The name may be the
-/// slice's path.
+/// Returns the systemd slice in kubelet's name of a cgroup; `None` if the name has no slice. The
+/// name may be the slice alone, or the slice's path.
 pub fn slice_of(name: &str) -> Option<&str> {
     let (_, last) = name.rsplit_once('/').unwrap_or(("", name));
     Some(last).filter(|last| last.ends_with(".slice"))

@@ -30,16 +30,17 @@ use super::read::{text, value};
 use super::{Cgroup, Version, below};
 
 /// Delay between a notification and the next read of the counter. Each further delay is twice as
-/// long: before the kernel kills, it logs the state of the memory, sometimes to a slow console.
+/// long. The kill may come long after the notification, because the kernel first logs the state of
+/// the memory, sometimes to a slow console.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// Delay after which the shim reads the counter for the last time, in v1. The notification may have
-/// been about another container.
+/// Time after a v1 notification at which the shim reads the counter for the last time. The wait is
+/// limited, because the notification may have been about another container.
 const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 
 /// Time after a v2 notification in which the shim reads the counter several times, before it waits
-/// for the next notification. A few reads cover many notifications: if a container fills its memory
-/// with files, other counters change all the time.
+/// for the next notification. So a few reads cover many notifications. The notifications are many
+/// if a container fills its memory with files, because then other counters change all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
 /// Pause before the shim tries again to watch a cgroup, after no file descriptor was free.
@@ -61,7 +62,8 @@ struct Kills {
     tell: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Numbers of OOM kills, without zeroes, each with the directory of its cgroup.
+/// Numbers of OOM kills by the directory of the cgroup that has counted them. Cgroups without kills
+/// are left out.
 #[derive(Debug, Default)]
 struct Counts(BTreeMap<PathBuf, u64>);
 
@@ -84,7 +86,7 @@ impl OomWatch {
         })
     }
 
-    /// Reads the counter now, after an exit and before the exit is reported.
+    /// Reads the counter now. Call this after an exit, before the exit is reported.
     pub fn look(&self) {
         self.kills.look();
     }
@@ -99,7 +101,7 @@ impl Drop for OomWatch {
 }
 
 impl Kills {
-    /// Reads the counter, and tells of new kills. Returns true if there are any.
+    /// Reads the counter, and calls `tell` if there are new kills. Returns true if there are any.
     fn look(&self) -> bool {
         let Some(now) = Counts::of(&self.cgroup) else {
             return false;
@@ -118,8 +120,8 @@ impl Kills {
     /// have notified before it kills. After the kill, systemd removes the cgroup as soon as its
     /// last process has exited, perhaps before the shim learns of that exit.
     ///
-    /// Stops reading after a kill, because the kernel kills a group's processes one by one. The
-    /// caller's next read covers the others.
+    /// Stops reading after a kill, because the kernel may kill several processes of a cgroup one by
+    /// one (`memory.oom.group`). The caller's next read covers the other kills.
     async fn look_until_settled(&self) {
         let (mut delay, mut left) = (FIRST_LOOK_AFTER, SETTLES_WITHIN);
         let mut has_told = false;
@@ -146,7 +148,8 @@ impl Counts {
         }
     }
 
-    /// Reads the counts of v1 cgroups. Each of them counts only the kills in itself.
+    /// Reads the counts of a v1 cgroup and of the cgroups below it, because a v1 cgroup counts only
+    /// its own kills.
     fn below(memory: PathBuf) -> Option<Counts> {
         let count = |directory: PathBuf| {
             let text = text(&directory.join("memory.oom_control"))?;
@@ -253,8 +256,8 @@ async fn follow_v2(kills: &Kills, first: AsyncFd<OwnedFd>) {
     loop {
         match next {
             Ok(change) => match change.ready(Interest::PRIORITY).await {
-                // This match has closed the file, so the kernel does not wake the shim until
-                // `changes` opens the file again.
+                // After these reads, `changes` opens and reads the file again, so the next wait
+                // ends only at a later change.
                 Ok(_) => kills.look_until_settled().await,
                 Err(_) => return,
             },
@@ -278,7 +281,8 @@ mod tests {
         fs::write(directory.join(file), text).unwrap();
     }
 
-    /// The kills of a v2 cgroup with this directory, and the number of times that they were told.
+    /// Returns the kills of the v2 cgroup in this directory, and the counter of the calls of
+    /// `tell`.
     fn kills_in(directory: &Path) -> (Kills, Arc<AtomicU32>) {
         // The path begins below `/sys/fs/cgroup`.
         let path = format!("../../..{}", directory.display());

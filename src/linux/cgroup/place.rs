@@ -58,14 +58,14 @@ impl Place {
     }
 
     /// Builds a command that runs in `place`; without a place it runs in the shim's cgroup. If the
-    /// command cannot be moved to the place, it runs where it is.
+    /// command cannot be moved to the place, it stays in the shim's cgroup.
     pub fn command(place: Option<&Place>, program: impl AsRef<OsStr>) -> Command {
         let Some(place) = place else {
             return Command::new(program);
         };
         if let Some(leaf) = &place.leaf {
-            // If this fails, the command's move to the cgroup fails, too, and the command runs
-            // where it is.
+            // If this fails, the command's move to the cgroup fails, too, and the command stays in
+            // the shim's cgroup.
             let _ = fs::create_dir(&leaf.0);
         }
         let mut command = Command::new(SELF);

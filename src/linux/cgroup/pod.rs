@@ -1,8 +1,8 @@
 //! The cgroup of a pod, which limits all its containers together.
 //!
-//! It is the parent of the containers' cgroups. The shim changes the cgroup only if the cgroup's
-//! name shows that it belongs to this pod alone. The values that kubelet has set are the ceiling:
-//! the shim never writes a higher value.
+//! This cgroup is the parent of the containers' cgroups. The shim changes the cgroup only if the
+//! cgroup's name shows that it belongs to this pod alone. The values that kubelet has set are the
+//! ceiling: the shim never writes a higher value.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -40,14 +40,14 @@ pub struct Note {
     /// The value that the shim has set, in the kernel's format.
     in_force: String,
     ceiling: String,
-    /// If systemd has made the cgroup: the unit, and the property with the earlier value, for
-    /// `systemctl set-property`.
+    /// Arguments of `systemctl set-property`, if systemd has made the cgroup: the unit, and the
+    /// property with the earlier value.
     #[serde(default)]
     systemd: Option<(String, String)>,
 }
 
 impl PodCgroup {
-    /// Returns the parent of a container's cgroup, if it belongs to the pod with this UID.
+    /// Returns the parent of a container's cgroup, if that parent belongs to the pod with this UID.
     pub fn of(container: &Cgroup, uid: &str) -> Option<PodCgroup> {
         let parent = |directory: PathBuf| Some(directory.parent()?.to_owned());
         Self::found(container, parent, uid)
@@ -77,7 +77,7 @@ impl PodCgroup {
     }
 
     /// Place in which the shim's commands run, so that their CPU time is charged to the pod. On v1
-    /// only CPU time is charged: the pod's limits of memory and processes are meant for the
+    /// only CPU time is charged, because the pod's limits on memory and processes are meant for the
     /// author's containers.
     pub fn place(&self) -> Option<Place> {
         let values = &self.values;
@@ -117,8 +117,8 @@ impl PodCgroup {
         self.values.write(knob, value)
     }
 
-    /// The pod's overhead in the knob's unit: the value `found` less the part that the allotment
-    /// gives to containers. 0 if the containers' part is unknown.
+    /// Computes the pod's overhead, in the unit of `knob`: the value `found` minus the containers'
+    /// part of it in `allotment`. Returns 0 if that part is unknown, or if `found` is unlimited.
     pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,
@@ -152,7 +152,7 @@ impl PodCgroup {
         })
     }
 
-    /// The quota and the weight of the CPU that correspond to these limits and requests.
+    /// Computes the CPU quota and the CPU weight (v1: shares) for these limits and requests.
     pub fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {
         let quota = match limits.cpu {
             Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
@@ -215,8 +215,8 @@ impl Note {
         }
     }
 
-    /// If systemd has made the cgroup: the unit, and the property with the restored value, for
-    /// `systemctl set-property`.
+    /// Arguments of `systemctl set-property`, if systemd has made the cgroup: the unit, and the
+    /// property with the restored value.
     pub fn systemd(&self) -> Option<(&str, &str)> {
         let (unit, property) = self.systemd.as_ref()?;
         Some((unit, property))

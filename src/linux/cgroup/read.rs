@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Read limit of a file, in bytes. The longest files have a line for each device and CPU of a very
-/// large machine, and are far shorter.
+/// Maximum number of bytes that are read of a file. The longest files have a line for each device
+/// and CPU of a very large machine, and are far shorter.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Initial size of the buffer, in bytes. Most files fit into it and need only one read; for a

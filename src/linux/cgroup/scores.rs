@@ -21,9 +21,10 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// tasks run.
 const AT_ONCE: usize = 64;
 
-/// A change is complete when passes have found no process with the old score for this time. A
-/// process that forks during a pass may leave a child with the old score, which a later pass finds.
-/// The time is twice the longest pause that a CPU limit imposes on a container by default.
+/// Time for which passes over the container's processes must find no old score before a change is
+/// complete. A process that forks during a pass may leave a child with the old score, which a later
+/// pass finds. The time is twice the longest pause that a CPU limit imposes on a container by
+/// default.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
 /// The time that replaces [`SETTLED_FOR`] after a pass in which some processes exited before the
@@ -131,8 +132,8 @@ pub async fn change(
     }
 }
 
-/// Lowers the score of a child process to `to`, if it is higher. A child's PID is not reused before
-/// it is reaped.
+/// Lowers the score of a child process to `to`, if it is higher. The PID need not be checked,
+/// because the kernel does not reuse a child's PID before the child is reaped.
 ///
 /// # Errors
 ///

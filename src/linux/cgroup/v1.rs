@@ -125,7 +125,8 @@ impl V1 {
         })
     }
 
-    /// Directory of a controller; `None` if the machine does not have the controller.
+    /// Directory of this cgroup in a controller's hierarchy; `None` if the machine does not have
+    /// the controller.
     pub fn directory(&self, controller: &Controllers) -> Option<PathBuf> {
         let mut others = self.others.iter();
         let other = others.find(|(name, _)| name == controller);

@@ -175,8 +175,8 @@ impl Values {
         Some(period).filter(|period| *period > 0)
     }
 
-    /// Largest CPU quota of the cgroups directly below, converted to this cgroup's period. v1
-    /// refuses a quota for this cgroup that is lower.
+    /// Largest CPU quota of the cgroups directly below, converted to this cgroup's period; 0 in v2.
+    /// In v1 the kernel refuses a lower quota for this cgroup.
     pub(super) fn largest_child(&self) -> u64 {
         let (Some(cpu), Some(period), false) = (&self.cpu, self.period(), self.is_v2) else {
             return 0;

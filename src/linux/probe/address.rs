@@ -18,12 +18,12 @@ const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Maximum number of bytes that are read of the kernel's list of addresses, if there is no default
-/// route. This is enough for some hundreds of addresses.
+/// Size in bytes of one read of the kernel's list of addresses, and maximum number of reads: enough
+/// for some hundreds of addresses. The list is read only if there is no default route.
 const PART_BYTES: usize = 8 * 1024;
 const LIST_PARTS: usize = 4;
-/// Maximum number of listed addresses that are checked. An address is not used if its interface is
-/// down.
+/// Maximum number of listed addresses whose interfaces are checked. An address is not used if its
+/// interface is down.
 const LOOKED_AT: usize = 8;
 
 /// Returns the global address of the calling thread's network namespace: the source address of its

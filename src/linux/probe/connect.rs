@@ -18,7 +18,8 @@ pub(super) enum Network<'a> {
     /// socket.
     Of(&'a Target),
     /// The network namespace of this process, which is a prober, and the namespace's global
-    /// address. A confined prober cannot ask the kernel for the address anymore.
+    /// address. The address is found in advance, because a confined prober cannot ask the kernel
+    /// for it.
     Own(Option<IpAddr>),
 }
 

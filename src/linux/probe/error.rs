@@ -12,8 +12,8 @@ use super::causes;
 use crate::grpc::{BadStatus, NoAnswer};
 
 /// The reason why an attempt of a container's probe, or a run of its hook, failed. The message
-/// follows the name of the probe or hook, for example after "liveness probe of web failed 1 of 3
-/// times: ". Parts of the message may come from a server in the container.
+/// follows words such as "liveness probe of web failed 1 of 3 times: ". Parts of the message may
+/// come from a server in the container.
 #[derive(Debug, Error)]
 pub enum ProbeError {
     #[error("port {0:?} is none of the container's named ports")]
@@ -60,7 +60,7 @@ pub enum ProbeError {
     },
     #[error("{address} answered with status {status}; expected 200 to 399")]
     HttpStatus { address: SocketAddr, status: u16 },
-    /// A gRPC probe was connected with `address`, and got no answer of the health service.
+    /// A gRPC probe was connected to `address`, but got no answer from the health service.
     #[error("no answer from {address}: {error}")]
     NoGrpcAnswer {
         address: SocketAddr,
@@ -92,7 +92,7 @@ pub enum ProbeError {
     Reported(String),
 }
 
-/// The problem of a prober: the predicate of a sentence whose subject is the prober.
+/// The problem of a prober. The message follows the words "the prober".
 #[derive(Debug, Error)]
 pub enum ProberError {
     #[error("has no order: {0}")]

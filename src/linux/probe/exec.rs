@@ -12,7 +12,6 @@ use super::error::ProbeError;
 /// Time that the OCI runtime may take in addition to the command's timeout.
 const RUNTIME_TAKES: Duration = Duration::from_secs(2);
 
-/// SIGKILL.
 const KILL: i32 = 9;
 
 /// Runs the command, which succeeds if it exits with 0 within `timeout`. Kills the command at the

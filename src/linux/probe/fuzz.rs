@@ -15,8 +15,8 @@ use usher_fuzz::cost::assert_bounded;
 
 use super::{grpc, http, tls};
 
-/// Bytes that may be allocated at once for each byte of the answer; `ANYWAY` may be allocated in
-/// any case, for the client's buffers and the state of its connection.
+/// Bytes that may be allocated at once for each byte of the answer. `ANYWAY` bytes are allowed in
+/// addition, for the client's buffers and the state of its connection.
 const EACH: usize = 64;
 const ANYWAY: usize = 256 * 1024;
 

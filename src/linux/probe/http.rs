@@ -32,8 +32,8 @@ use super::{AGENT, alongside, limits, tls};
 const MAX_RECEIVED: u64 = 128 * 1024;
 /// Limit of the head of an answer, in bytes. hyper accepts at most a hundred headers.
 const MAX_HEAD: usize = 64 * 1024;
-/// Maximum number of bytes of the body that are read, as in kubelet. So a server with a short body
-/// can finish its answer.
+/// Maximum number of bytes of the body that are read, as in kubelet. The body is read so that a
+/// server with a short body can finish its answer.
 const MAX_BODY: usize = 10 * 1024;
 /// Headers that `headers` does not copy from the author's list, because it sets or omits each of
 /// them itself.
@@ -132,8 +132,8 @@ fn request(get: &HttpGet, authority: &str) -> Result<Request<String>, http::Erro
 }
 
 /// Returns the author's headers, and the defaults that kubelet adds. If the author gives a header
-/// an empty value, its default is left out, except for the host. The author cannot set
-/// `Connection`, which is always `close`, and the headers that give the message's length.
+/// an empty value, its default is left out, except for the host. The author can set neither
+/// `Connection`, which is always `close`, nor the headers that give the message's length.
 fn headers(get: &HttpGet, authority: &str) -> Result<HeaderMap, http::Error> {
     let given = |wanted: &HeaderName| {
         let header = get.headers.iter().find(|(name, _)| wanted == name.as_str());

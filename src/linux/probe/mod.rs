@@ -43,8 +43,8 @@ use prober::Question;
 /// Executes commands in containers, as the OCI runtime does.
 #[async_trait]
 pub trait Commands: fmt::Debug + Send + Sync {
-    /// Returns a copy that does its own work in the cgroup `place`. `meter` counts the CPU time of
-    /// that work.
+    /// Returns a copy that runs the OCI runtime's processes in the cgroup `place`. `meter` counts
+    /// their CPU time.
     fn charged(&self, place: Option<&Place>, meter: &Meter) -> Arc<dyn Commands>;
 
     /// Executes a command in the container `id`, with an OOM score of at most `oom_score`. `limit`
@@ -136,8 +136,7 @@ async fn attempt_at(probe: &Probe, target: &Target) -> Result<(), ActionError> {
 ///
 /// # Errors
 ///
-/// If the hook failed. An HTTP request of a hook fails only if there is no
-/// answer: any answer is a success.
+/// If the hook failed. An HTTP request of a hook fails only if there is no answer.
 pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(), ActionError> {
     let target = &target.charged(&Meter::default());
     let outcome = match hook {
@@ -157,7 +156,8 @@ pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(
     outcome.map_err(reported)
 }
 
-/// The error as the core reports it: it may contain the container's own words.
+/// Converts an error to text for the core. [`tame`] makes the text safe for logs, because it may
+/// contain the container's own words.
 fn reported(error: ProbeError) -> ActionError {
     ActionError::Reported(tame(&error.to_string()))
 }

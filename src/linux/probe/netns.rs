@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::reaper::Reaper;
 
-/// The network namespace of process `pid`, which has to be a child of the shim.
+/// Opens the network namespace of process `pid`, which has to be a child of the shim.
 ///
 /// # Errors
 ///

@@ -20,10 +20,10 @@ pub(super) enum Search {
     Parents,
 }
 
-/// The source of the children of processes, during one search.
+/// Looks up the children of processes, during one search.
 #[derive(Debug)]
 pub(super) enum Family {
-    /// The kernel's lists of children, which each request reads.
+    /// Reads the kernel's lists of children anew for each process.
     Lists,
     /// All processes of the node at the beginning of the search, as pairs of parent and process.
     Parents(Vec<(i32, i32)>),
@@ -158,8 +158,8 @@ mod tests {
         fs::read_to_string(pid).unwrap().trim().parse().unwrap()
     }
 
-    /// Checks that orphans are collected while a reserved zombie exists. The first process of a
-    /// sidecar is such a zombie while the pod runs.
+    /// Checks that orphans are collected while a reserved zombie exists. After a restart in place,
+    /// the first process of the container is such a zombie.
     async fn everything_is_collected_behind_a_reserved_process(reaper: Reaper) {
         prctl::set_child_subreaper(true).unwrap();
         let directory = tempfile::tempdir().unwrap();

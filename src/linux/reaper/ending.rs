@@ -82,8 +82,9 @@ impl Child {
         }
     }
 
-    /// Kills all descendants of the command. A stopped process neither forks nor collects a child,
-    /// so the process ids of its children stay valid.
+    /// Kills all descendants of the command. Stops each process before listing its children,
+    /// because a stopped process neither forks nor collects a child, so the listed process ids stay
+    /// valid.
     async fn end_descendants(&self, reaper: &Reaper) {
         if reaper.kill(self.pid(), libc::SIGSTOP).is_err() {
             return;
@@ -123,7 +124,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Stops all descendants of a stopped process.
+/// Sends SIGSTOP to all descendants of a process that has got SIGSTOP itself. Returns their ids.
 fn stop_below(pid: i32, family: &Family) -> Vec<i32> {
     let mut stopped = Vec::new();
     let mut parents = vec![pid];
@@ -226,7 +227,7 @@ mod tests {
         );
     }
 
-    /// Covers a shim that ends while it is ending a command.
+    /// A shim may exit while it kills the processes of a command.
     #[test]
     fn a_command_whose_wait_is_dropped_ends_at_once() {
         alone(

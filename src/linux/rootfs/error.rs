@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::options::DATA_AT_MOST;
 use crate::PathError;
 
-/// A mount of a root file system that failed.
+/// A failed mount of a container's root file system.
 #[derive(Debug, Error)]
 #[error("cannot mount {from:?} (type {kind:?}) at {}: {failure}", target.display())]
 pub struct MountError {
@@ -86,12 +86,12 @@ pub enum MountFailure {
     },
 }
 
-/// The failure of a program that mounts: the predicate of a sentence whose subject is the program.
+/// The failure of a program that mounts a FUSE file system. The message follows the program's name.
 #[derive(Debug, Error)]
 pub enum HelperError {
     #[error("cannot be run: {0}")]
     NotRun(#[from] io::Error),
-    /// With the text of the program's standard error.
+    /// `said` is the text of the program's standard error.
     #[error("exited with {code}: {said}")]
     Failed { code: u32, said: String },
     #[error("did not end within {limit:?} and was killed")]

@@ -1,4 +1,4 @@
-//! FUSE file systems, which a helper program mounts and then serves: `fuse.<name>`, `fuse3.<name>`.
+//! FUSE file systems (`fuse.<name>`, `fuse3.<name>`), each of which a helper program mounts.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -106,8 +106,9 @@ impl ErrorOutput {
         ErrorOutput { said, kept }
     }
 
-    /// Reads forever: a helper may close its standard error long before it exits, and the program
-    /// that it leaves running may never close it.
+    /// Reads the message and never returns, because the end of standard error does not mean that
+    /// the helper has exited. The helper may close standard error earlier, and the program that the
+    /// helper leaves running may never close it.
     async fn listen(&mut self) -> Infallible {
         while self.said.readable().await.is_ok() && self.take() {}
         pending().await

@@ -6,7 +6,7 @@ use super::{below, idmap, layers, options};
 
 /// Bytes that may be allocated at once for each byte of input.
 const EACH: usize = 96;
-/// Bytes that may be allocated at once in any case.
+/// Bytes that may be allocated at once in addition, even for an empty input.
 const ANYWAY: usize = 16 * 1024;
 
 /// Parses the input as options, one per line.

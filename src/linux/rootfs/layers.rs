@@ -16,8 +16,9 @@ const LOWERDIR: &str = "lowerdir=";
 /// Directory in the bundle in which layers are mounted temporarily.
 const DIRECTORY: &str = "usher-layers";
 
-/// Shortens the list of lower directories: makes their common directory the working directory, and
-/// their paths relative to it. The calling thread must have a working directory of its own.
+/// Shortens the list of lower directories, so that mount(2) accepts it: makes their common
+/// directory the working directory, and their paths relative to that directory. The calling thread
+/// must have a working directory of its own.
 ///
 /// # Errors
 ///

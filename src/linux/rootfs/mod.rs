@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `options.rs` | mount options: flags, data for the file system, and options for the shim |
-//! | `mounting.rs` | a mount |
+//! | `mounting.rs` | one mount |
 //! | `layers.rs` | many or ID-mapped lower directories of an overlay |
 //! | `idmap.rs` | mapped owners (`uidmap=`, `gidmap=`) |
 //! | `loop_device.rs` | a file as a block device (`loop`) |

@@ -55,7 +55,6 @@ impl Mounting {
     ///
     /// The reason why the mount failed.
     pub fn carry_out(mut self) -> Result<(), MountFailure> {
-        // Gives this thread its own working directory.
         unshare(CloneFlags::CLONE_FS).map_err(MountFailure::NoWorkingDirectory)?;
         let users = match (&self.options.uidmap, &self.options.gidmap) {
             (Some(uids), Some(gids)) => Some(UserNamespace::new(uids, gids)?),

@@ -7,7 +7,7 @@ use super::MountFailure;
 /// Maximum number of bytes of data that mount(2) accepts: a page, less one byte for the final NUL.
 pub(super) const DATA_AT_MOST: usize = 4095;
 
-/// Mount options, sorted by who gets them: mount(2), the file system or the shim.
+/// Mount options, sorted by their recipients: mount(2), the file system and the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub flags: MsFlags,

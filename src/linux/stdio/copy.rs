@@ -27,8 +27,8 @@ enum Taken {
     End,
 }
 
-/// Copies from `from` until its end. After `last` resolves, it copies only the bytes that have
-/// already arrived. `passage` counts the bytes.
+/// Copies from `from` until its end. After `last` resolves, copies only the bytes that have already
+/// arrived. `passage` counts the bytes.
 ///
 /// # Errors
 ///

@@ -36,8 +36,8 @@ pub(super) enum Destination {
     Nowhere,
 }
 
-/// The reading end of a FIFO, which the shim keeps open. Without it, the FIFO would break whenever
-/// the last reader closes it.
+/// The reading end of a FIFO, which the shim keeps open. Otherwise writes to the FIFO would fail
+/// whenever its last reader is gone.
 pub(super) type Keep = Option<File>;
 
 impl Destination {
@@ -81,7 +81,7 @@ impl Destination {
         opened.and_then(Opened::watched).map_err(failed)
     }
 
-    /// Makes a destination of the writing end of a pipe.
+    /// Makes a destination from the writing end of a pipe.
     ///
     /// # Errors
     ///
@@ -155,8 +155,9 @@ impl Destination {
         }
     }
 
-    /// Waits until a FIFO has a reader, or the process is deleted. A later open(2) for reading waits
-    /// for a writing end, so without this end a restarted containerd could not read the output.
+    /// Waits until a FIFO has a reader, or until the process is deleted. A later open(2) for
+    /// reading waits for a writing end, so without this end a restarted containerd could not read
+    /// the output.
     pub async fn linger(&self, phase: &mut Phases) {
         let Destination::Pipe(to) = self else {
             return;

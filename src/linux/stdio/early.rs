@@ -24,8 +24,8 @@ use crate::offload::Threads;
 /// started. The FIFOs of further processes are opened when these start.
 const PROCESSES_AT_MOST: usize = 8;
 
-/// Time after which the FIFOs of a process that has not started are closed again. If containerd dies
-/// between Exec and Start, the Start never comes, and Docker waits for the end of the output.
+/// Time after which the FIFOs of a process that has not started are closed again. Otherwise Docker
+/// would wait for the end of the output forever if containerd dies between Exec and Start.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Opens FIFOs for the processes of one container. Its limit on threads is its own, so that a path
@@ -84,7 +84,8 @@ impl Default for EarlyOpener {
     }
 }
 
-/// Keeps FIFOs open until they are requested, or the process is deleted, or has not started in time.
+/// Keeps FIFOs open until they are requested, but closes them if the process is deleted, or has not
+/// started in time.
 async fn keep(opened: Fifos, requested: oneshot::Receiver<oneshot::Sender<Fifos>>) {
     if opened.stdout.is_none() && opened.stderr.is_none() {
         return;

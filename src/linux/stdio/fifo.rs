@@ -16,7 +16,7 @@ pub(super) enum End {
 ///
 /// # Errors
 ///
-/// If it does not exist or cannot be checked.
+/// If `path` does not exist or cannot be checked.
 pub(super) fn is_fifo(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path)?.file_type().is_fifo())
 }
@@ -26,7 +26,7 @@ pub(super) fn is_fifo(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or is no FIFO.
+/// If the file cannot be opened, or is no FIFO.
 pub(super) fn open(path: &Path, end: End) -> io::Result<File> {
     let mut options = OpenOptions::new();
     match end {

@@ -126,7 +126,7 @@ pub enum StdioError {
     Terminal(io::Error),
 }
 
-/// A logging program that does not run: the predicate of a sentence whose subject is the program.
+/// The reason why a logging program does not run. The message follows the program's name.
 #[derive(Debug, Error)]
 pub enum LoggerError {
     #[error("cannot be run: {0}")]

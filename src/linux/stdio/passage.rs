@@ -43,7 +43,6 @@ pub(super) struct Passage {
     fifo: Mutex<Weak<File>>,
 }
 
-/// The source of the bytes.
 #[derive(Debug)]
 pub(super) enum Source {
     Pipe(Weak<AsyncFd<OwnedFd>>),
@@ -120,8 +119,8 @@ impl Passage {
         }
     }
 
-    /// Number of bytes, of the first `written` bytes, that no client has read; 0 if the number is
-    /// unknown.
+    /// Number of bytes that no client has read yet, among the first `written` bytes; 0 if the
+    /// number is unknown.
     fn left(&self, written: u64) -> u64 {
         let fifo = self.fifo.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fifo) = fifo.upgrade() else {

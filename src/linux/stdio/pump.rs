@@ -30,7 +30,7 @@ const AT_ONCE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Output {
     pub pump: JoinHandle<()>,
-    /// Counts what the pump moves into a FIFO.
+    /// Counts the bytes that the pump moves into a FIFO; `None` for other destinations.
     pub passage: Option<Arc<Passage>>,
     /// True if the output goes to a log file, where the disk may stall.
     pub is_logged: bool,
@@ -99,8 +99,8 @@ pub(super) fn spawn_output(
 }
 
 /// Starts a pump from a terminal. The pump ends when the process has exited, or when the input has
-/// ended. The terminal itself may not end when the process exits, because another process may have
-/// it open.
+/// ended. The terminal itself does not always end when the process exits, because another process
+/// may have it open.
 pub(super) fn spawn_terminal_output(
     terminal: Terminal,
     mut to: Destination,
@@ -148,8 +148,8 @@ pub(super) fn spawn_terminal_output(
     }
 }
 
-/// Closes the FIFO's writing end once it has a reader. Unread output stays counted until the
-/// process is deleted.
+/// Closes the FIFO's writing end once the FIFO has a reader. Keeps a reading end open until the
+/// process is deleted, so that the shim can count unread output.
 async fn finish(passage: &Passage, to: Destination, phase: &mut Phases) {
     passage.end();
     to.linger(phase).await;
@@ -201,8 +201,8 @@ fn report(moved: io::Result<()>) {
     }
 }
 
-/// Runs `work`. When the process is deleted, closes the shim's own reading end of the FIFO: a
-/// client that deletes the process has read all output that it needs.
+/// Runs `work`. When the process is deleted, closes the shim's own reading end of the FIFO, because
+/// a client that deletes the process has read all output that it needs.
 ///
 /// `work` is pinned by the caller, because a future that is moved into another one takes its memory
 /// twice.

@@ -46,14 +46,14 @@ pub struct Streams {
     expected: Option<(ConsoleSocket, Destination, Keep)>,
     /// The terminal, owned by its pumps.
     terminal: Weak<AsyncFd<OwnedFd>>,
-    /// Size of the terminal that the caller requested last, possibly before the terminal exists.
+    /// Terminal size that the caller requested last, possibly before the terminal exists.
     size: Option<Size>,
     input: Option<JoinHandle<()>>,
     output: Vec<pump::Output>,
     logger: Option<Logger>,
     /// Handle for the shim's own messages on the process's standard error.
     messages: Option<MessageWriter>,
-    /// Keeps the streams open if a further process may follow this process.
+    /// Keeps the streams open after the exit if the container's next process may get them.
     spare: Option<Spare>,
     #[cfg(any(test, feature = "simulator"))]
     simulated: Simulated,
@@ -90,8 +90,8 @@ enum Inlet {
     },
 }
 
-/// Opens the streams: returns the process's ends and the shim's. Uses the output's FIFOs in `early`.
-/// Waits only until these are open, or a logging program is ready.
+/// Opens the streams: returns the process's ends and the shim's. Uses the output's FIFOs in
+/// `early`. Waits only until FIFOs and files are open, and a logging program is ready.
 ///
 /// # Errors
 ///
@@ -186,7 +186,7 @@ async fn open_pipes(
             continue;
         }
         let (destination, keep) = open_output(stream, path, early, setting).await?;
-        // stderr is the last stream of this loop. So messages go to stderr.
+        // stderr is the last stream of this loop, so messages go to stderr if there is one.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -351,7 +351,7 @@ impl Streams {
             .map_err(StdioError::Terminal)
     }
 
-    /// Size of the terminal that the caller requested last.
+    /// Terminal size that the caller requested last.
     pub fn size(&self) -> Option<Size> {
         self.size
     }
@@ -394,9 +394,9 @@ impl Streams {
         drop(self.simulated.stdin.take());
     }
 
-    /// Handles the exit of the process. Of a terminal, only the output so far is passed on, even if
-    /// another process has the terminal open. Returns the output that clients have to read before
-    /// the exit is reported.
+    /// Handles the exit of the process. If the process has a terminal, only the output so far is
+    /// passed on, even if another process has the terminal open. Returns the output that clients
+    /// have to read before the exit is reported.
     pub fn handle_exit(&mut self) -> Option<Unread> {
         self.spare = None;
         self.messages = None;

@@ -5,7 +5,7 @@
 //! The holder does the work of a pause container's program. As the first process of a shared PID
 //! namespace it collects orphans (`pid_namespaces(7)`). SIGTERM and SIGINT end the holder, and no
 //! signal makes it signal another process. When the first process of a PID namespace exits, the
-//! kernel kills all processes in it.
+//! kernel kills all processes in the namespace.
 //!
 //! The holder's standard input is a *leash*: a pipe whose only writing end the shim has. When the
 //! shim closes that end, or dies, the kernel sends SIGIO to the holder (`F_SETOWN` in `fcntl(2)`),
@@ -219,7 +219,7 @@ fn program() -> &'static [u8] {
     }
 }
 
-/// Executes the holder in this process; its standard input is the [leash](obey). The only argument
+/// Replaces this process by the holder. Standard input must be the [leash](obey). The only argument
 /// is the holder's name, because any container in a shared PID namespace can read the arguments.
 ///
 /// # Errors

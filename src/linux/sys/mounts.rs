@@ -17,7 +17,7 @@ use nix::unistd::pipe2;
 #[derive(Debug)]
 pub struct UserNamespaceHolder {
     pid: i32,
-    /// Writing end of a pipe. The process exits when it is closed.
+    /// Writing end of a pipe. The process exits when this end is closed.
     _end: OwnedFd,
 }
 

@@ -48,8 +48,8 @@ pub(super) struct Namespaces {
     /// True if all containers of the pod share a new PID namespace.
     pub pid: bool,
     pub hostname: Option<String>,
-    /// Directory in which to mount the namespaces, under the names of their files in
-    /// `/proc/<pid>/ns`. No process then has to hold the namespaces.
+    /// Directory in which to mount the namespaces, so that no process has to hold them; `None` if a
+    /// process holds them. The mounts have the names of the files in `/proc/<pid>/ns`.
     pub pins: Option<PathBuf>,
     pub sysctls: BTreeMap<String, String>,
 }
@@ -69,7 +69,7 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] if it is not supported, or would affect the node.
+    /// [`EngineError::Invalid`] if the sandbox is not supported, or would affect the node.
     pub fn read(id: &str, bundle: &Path, order: &SandboxOrder) -> Result<Wanted, EngineError> {
         let config = &order.config;
         let linux = &config.linux;
@@ -226,7 +226,7 @@ fn is_name(dotted: &str) -> bool {
     path.split('/').all(|word| !matches!(word, "" | "." | ".."))
 }
 
-/// True for a sysctl that is set in every pod by default.
+/// True for a sysctl that is set by default in a pod with its own network.
 pub(super) fn is_usual(name: &str) -> bool {
     [LOW_PORTS.0, PING.0].contains(&name)
 }
@@ -271,7 +271,6 @@ mod tests {
     use super::*;
     use usher_api::cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, UserNamespace};
 
-    /// A pod with these namespace modes.
     fn pod(network: NamespaceMode, ipc: NamespaceMode, pid: NamespaceMode) -> SandboxOrder {
         let options = NamespaceOption {
             network: network.into(),

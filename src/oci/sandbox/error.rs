@@ -1,4 +1,4 @@
-//! Errors of the maker, for the shim, which adds them to its own.
+//! Errors of the maker process (`maker.rs`), which the shim quotes in its own errors.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use usher_linux::PathError;
 
-/// Files of a sandbox that cannot be made.
+/// Failure to make the files of a sandbox.
 #[derive(Debug, Error)]
 pub enum FilesError {
     #[error("{} does not lead to a directory; expected containerd's on disk for this bundle", .0.display())]
@@ -18,7 +18,7 @@ pub enum FilesError {
     Path(#[from] PathError),
 }
 
-/// A sandbox that cannot be made.
+/// Failure to make a sandbox.
 #[derive(Debug, Error)]
 pub enum MakerError {
     #[error("expected a sandbox to make; only usher's shim starts this")]

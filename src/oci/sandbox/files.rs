@@ -26,7 +26,7 @@ const DIRECTORY: &str = "usher-sandbox";
 /// containerd's link in the bundle to the sandbox's directory on disk.
 const ON_DISK: &str = "work";
 
-/// Files on disk: for each its path in a container, and its name.
+/// Files on disk, each with its path in a container and its name in the directory `work`.
 const TEXTS: [(&str, &str); 3] = [
     ("/etc/hostname", HOSTNAME),
     ("/etc/hosts", HOSTS),
@@ -56,7 +56,7 @@ const MEMORY_OPTIONS: &str = "mode=1777,size=67108864";
 /// Mode of the files, as with a pause container.
 const MODE: u32 = 0o644;
 
-/// Contents of the files.
+/// Contents of the files that a pod's containers share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Files {
     /// Host name of the pod. Empty if the pod uses the node's host name.
@@ -80,7 +80,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// The first file that cannot be made. Parts may be left in the bundle then; [`remove`] removes them.
+    /// If a file cannot be made. Other files may then be left in the bundle; [`remove`] removes
+    /// them.
     pub fn make(&self, bundle: &Path) -> Result<(), FilesError> {
         let on_disk = bundle.join(ON_DISK);
         if !on_disk.is_dir() {
@@ -169,7 +170,6 @@ pub(super) fn remove(bundle: &Path) {
     }
 }
 
-/// Directory of the mounted namespaces.
 pub(super) fn pins(bundle: &Path) -> PathBuf {
     directory(bundle).join(PINS)
 }

@@ -15,8 +15,8 @@ const EACH: usize = 256;
 /// Bytes that may be allocated at the same time in addition, whatever the size of the input.
 const ANYWAY: usize = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
 
-/// Asserts that a configuration is read, or refused in one sentence, and that all its sysctls
-/// belong to namespaces.
+/// Asserts that a configuration is read, or refused in one sentence. If it is read, all its sysctls
+/// have to belong to namespaces.
 pub(crate) fn config(input: &[u8]) {
     let parse = || PodSandboxConfig::parse_from_bytes(input);
     let Ok(config) = assert_bounded(input.len(), EACH, ANYWAY, parse) else {

@@ -35,8 +35,8 @@ pub(super) struct Holder {
     own: Arc<OwnSandbox>,
     /// Token whose cancellation ends a sandbox that has no process.
     end: CancelToken,
-    /// The shim's end of the leash. The holder exits when this end is closed. If the shim dies, the
-    /// kernel closes it.
+    /// The shim's end of the leash, a pipe. The holder exits when this end is closed. If the shim
+    /// dies, the kernel closes it.
     _leash: OwnedFd,
 }
 
@@ -54,8 +54,8 @@ pub(super) fn not_a_container(what: &str) -> EngineError {
     ))
 }
 
-/// The exit of the sandbox. If a process holds the namespaces, the sandbox exits when `child` does.
-/// Otherwise the sandbox exits when the token `end` is canceled.
+/// Returns the exit future of the sandbox. If a process holds the namespaces, the sandbox exits
+/// when `child` does. Otherwise it exits when the holder's token `end` is canceled.
 pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
     let ended = holder.end.clone();
     ExitFuture(Box::pin(async move {
@@ -68,8 +68,8 @@ pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
 }
 
 impl Holder {
-    /// Makes the handle of the holder `pid`. The shim keeps the `leash` of the holder. `pod` is the
-    /// pod's cgroup.
+    /// Makes the handle of the holder with this PID (0 without a process). The handle keeps the
+    /// shim's end of the `leash`. `pod` is the pod's cgroup.
     pub fn new(
         pid: i32,
         leash: OwnedFd,
@@ -233,7 +233,7 @@ impl Cgroup for SharedCgroup {
         Ok(holder.filter(|pid| *pid != 0).collect())
     }
 
-    /// Returns 0: the holder's memory is charged to the pod, but to no container.
+    /// Returns 0, because the holder's memory is charged to the pod, but to no container.
     fn memory_usage(&self) -> Option<u64> {
         Some(0)
     }

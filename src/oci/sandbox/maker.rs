@@ -1,14 +1,15 @@
 //! The maker: the process that makes a pod's sandbox, and then becomes the
-//! [holder](usher_linux::sys::holder) of its namespaces. It is the shim's own program in another mode.
-//! The shim cannot make the sandbox itself, because a process can only change its own namespaces.
+//! [holder](usher_linux::sys::holder) of its namespaces. The maker is the shim's own program in
+//! another mode. The shim cannot make the sandbox itself, because a process can only change its own
+//! namespaces.
 //!
 //! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
 //! and access to the node's files. The holder has no rights and no access. The maker's work is
 //! charged to the pod's cgroup. The maker also writes the pod's files, so that a stalled disk does
 //! not stall the shim.
 //!
-//! The standard input of maker and holder is the [leash](usher_linux::sys::holder): if the shim dies, the
-//! kernel kills them.
+//! The standard input of maker and holder is the [leash](usher_linux::sys::holder): if the shim
+//! dies, the kernel kills them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -48,8 +49,8 @@ const FIRST: &str = "make-sandbox-first";
 /// Path of this program. It works even after the program's file was replaced.
 pub(super) const SELF: &str = "/proc/self/exe";
 
-/// OOM score of the holder, the same as of a pause container. With it, the kernel kills the holder
-/// last of the pod's processes.
+/// OOM score of the holder, the same as of a pause container. Of the pod's processes, the OOM
+/// killer chooses the holder last.
 const OOM_SCORE: &str = "-998";
 
 /// UID and GID of the holder, the same as of a pause container. No file belongs to them.
@@ -58,8 +59,8 @@ const NOBODY: u32 = 65_535;
 /// PID that the maker reports if no process has to hold the namespaces.
 pub(super) const NOBODYS: i32 = 0;
 
-/// Mount point of the holder's empty root. Every node has this directory. The mount also hides the
-/// processes that are visible in it.
+/// Mount point of the holder's empty root: a directory that every node has. The mount also hides
+/// the node's processes, which this directory lists.
 const COVERED: &str = "/proc";
 
 /// The request to make a sandbox.
@@ -75,9 +76,9 @@ pub(super) struct Making {
     pub scope: Option<Scope>,
 }
 
-/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces to
-/// standard output (0 if no process has to), or else an error message. Then it closes its output.
-/// The maker exits when the pipe `leash` is closed.
+/// Builds the maker's command. To standard output, the maker writes the PID of the process that
+/// holds the namespaces (0 if no process has to), or else an error message. Then it closes its
+/// output. The maker exits when the pipe `leash` is closed.
 pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(making)?);
@@ -90,7 +91,6 @@ pub fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
 
-/// Main function of the maker.
 pub fn main(arguments: &[OsString]) {
     let made = match arguments {
         [mode, making] if mode == MODE => make(making),
@@ -103,8 +103,8 @@ pub fn main(arguments: &[OsString]) {
 }
 
 /// Makes the sandbox. If this process has to hold the namespaces, it becomes the holder, and the
-/// function does not return. Otherwise returns when another process holds the namespaces, or when
-/// no process has to, or with an error.
+/// function does not return. The function returns if another process or no process has to hold
+/// them, or with an error.
 fn make(making: &OsStr) -> Result<(), MakerError> {
     sys::close_all_from(3);
     let mut making: Making =
@@ -148,8 +148,8 @@ fn make(making: &OsStr) -> Result<(), MakerError> {
     say(first.id())
 }
 
-/// Enters the cgroup for the maker and the holder. If the cgroup is a scope, the process executes
-/// the maker again in it, and the function does not return.
+/// Enters the cgroup for the maker and the holder. If the cgroup is a systemd scope, this process
+/// executes the maker again inside the scope, and the function does not return.
 fn enter_cgroup(making: &mut Making) -> Result<(), MakerError> {
     let cgroup = mem::take(&mut making.cgroup);
     if cgroup.is_empty() {
@@ -250,8 +250,8 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), MakerError> {
 /// with the error.
 fn hold() -> MakerError {
     let held = confine().and_then(|()| {
-        // This request is repeated: the kernel sends the signal with the rights that the process
-        // had at the request, and these rights have changed.
+        // This request is repeated, because the kernel sends the signal with the rights that the
+        // process had at the request, and these rights have changed.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(silence())?;
@@ -260,7 +260,7 @@ fn hold() -> MakerError {
         silent.map_err(silence())?;
         let error = sys::holder::become_holder();
         let error = not_held(MakerError::cannot("execute the holder")(error));
-        // Standard output leads nowhere now.
+        // Standard output leads nowhere now, so the error goes to its copy.
         let _ = writeln!(said, "{error}");
         Ok::<_, MakerError>(error)
     });

@@ -16,7 +16,7 @@ use usher_linux::reaper::{Child, Expectation, Reaper};
 
 use super::maker::{self, Making, NOBODYS};
 
-/// Time limit for making a sandbox. It takes milliseconds, except on an overloaded machine.
+/// Time limit for making a sandbox, which takes milliseconds, except on an overloaded machine.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Maximum number of bytes that are read of the maker's output.
@@ -27,10 +27,10 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 struct Maker {
     child: Child,
-    /// Lets the shim reap a process that the maker starts to hold the namespaces.
+    /// Lets the shim reap a second process, which the maker may start to hold the namespaces.
     other: Expectation,
     said: pipe::Receiver,
-    /// The shim's end of the leash. The maker and the holder exit when this end is closed.
+    /// The shim's end of the leash, a pipe. The maker and the holder exit when this end is closed.
     leash: OwnedFd,
 }
 
@@ -109,8 +109,8 @@ impl Maker {
         (child, self.leash)
     }
 
-    /// Kills the maker, and waits until the maker is gone. If another process holds the namespaces,
-    /// kills that process, too.
+    /// Kills the maker, and waits until it is gone. Closing the leash also kills the holder, if it
+    /// is another process.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
         // The kill fails if the maker has exited already.

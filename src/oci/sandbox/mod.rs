@@ -7,9 +7,9 @@
 //! |---|---|
 //! | `config.rs` | reads and checks kubelet's configuration |
 //! | `files.rs` | hostname, hosts, resolv.conf and shared memory |
-//! | `maker.rs` | the process that makes all of it, and becomes the holder of the namespaces |
-//! | `making.rs` | the shim's side of that process |
-//! | `scope.rs` | the cgroup of that process, if systemd makes the cgroups |
+//! | `maker.rs` | the maker process, which makes the sandbox and then holds its namespaces |
+//! | `making.rs` | starts the maker and waits for its answer |
+//! | `scope.rs` | the cgroup of maker and holder, if systemd makes the cgroups |
 //! | `init.rs` | the holder, as an init process |
 
 mod config;
@@ -72,7 +72,8 @@ pub(crate) fn read(
     let wanted = Wanted::read(&order.id, &order.bundle, sandbox)?;
     let facts = Facts {
         annotations: wanted.annotations.clone(),
-        // This is the answer for any PID namespace: all its processes die with its first process.
+        // Nothing is left to kill when the holder has exited: in a PID namespace, all processes die
+        // with the first one.
         has_own_pid_namespace: true,
         has_poststop_hooks: false,
         oom_score: scores::own(),
@@ -94,8 +95,8 @@ pub fn is_in(bundle: &Path) -> bool {
 }
 
 /// Removes the leftovers of sandbox `id` in `bundle`, and kills the processes in the cgroup that
-/// was made for the sandbox. If there is no such cgroup, the leash has ended the processes together
-/// with the shim.
+/// was made for the sandbox. Without such a cgroup there is nothing to kill, because the leash has
+/// ended the processes together with the shim.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
     cleanup::kill_and_remove(&cleanup::of_container(noted.unwrap_or_default(), None, id)).await;
@@ -191,7 +192,7 @@ impl PodSandbox {
         let holder = Holder::new(pid, leash, self.reaper.clone(), pod, self.own(pid));
         let holder = Arc::new(holder);
         let exit_future = init::exit_future(&holder, child);
-        // Cannot fail: a sandbox is created once.
+        // Cannot fail, because a sandbox is created once.
         let _ = self.holder.set(Arc::clone(&holder));
         Ok(NewInit {
             init: holder,
@@ -199,8 +200,8 @@ impl PodSandbox {
         })
     }
 
-    /// The parts of the sandbox that the pod's containers share. containerd is shown these parts,
-    /// too.
+    /// Describes the parts of the sandbox that the pod's containers share, for these containers and
+    /// for containerd.
     fn own(&self, holder: i32) -> OwnSandbox {
         let wanted = &self.wanted.namespaces;
         let made = [

@@ -1,10 +1,10 @@
-//! The cgroup of a sandbox's own processes if systemd has made the pod's cgroup: a scope.
+//! The cgroup of a sandbox's own processes if systemd has made the pod's cgroup: a systemd scope.
 //!
 //! systemd takes controllers away from a slice in which no unit needs them. A container's scope
-//! needs all of them (`Delegate=`), but while no container runs, the slice of a pod without a pause
-//! container has none. kubelet then counts the pod's cgroup as lost, and kills the pod (`Validate`
-//! in `cm/cgroup_v2_manager_linux.go`). The scope of the holder keeps the controllers, as that of a
-//! pause container does.
+//! needs all of them (`Delegate=`), but a pod without a pause container has no scope while no
+//! container runs. kubelet then takes the pod's cgroup for lost, and kills the pod (`Validate` in
+//! `cm/cgroup_v2_manager_linux.go`). So the holder has a scope, which keeps the controllers, as
+//! that of a pause container does.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ use crate::options::systemd_runs;
 use super::maker::SELF;
 
 /// Properties of the scope, as runc sets them for a container. Without the default dependencies,
-/// systemd does not stop the scope when the node shuts down; kubelet does so in order.
+/// systemd does not stop the scope when the node shuts down. kubelet does so, in order.
 const PROPERTIES: [&str; 2] = [
     "--property=Delegate=yes",
     "--property=DefaultDependencies=no",

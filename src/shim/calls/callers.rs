@@ -12,12 +12,12 @@ use super::{CallError, Reply};
 /// A caller that awaits the answer of an operation.
 pub(crate) struct Caller<R> {
     pub reply: Reply<R>,
-    /// Canceled when the caller stops waiting.
+    /// Token to cancel when the caller stops waiting. With `None`, the operation goes on.
     pub cancels: Option<CancelToken>,
 }
 
 impl<R> From<Reply<R>> for Caller<R> {
-    /// A caller that waits for the answer, but cancels nothing if it stops waiting.
+    /// Makes a caller that cancels nothing when it stops waiting.
     fn from(reply: Reply<R>) -> Caller<R> {
         Caller {
             reply,
@@ -26,8 +26,8 @@ impl<R> From<Reply<R>> for Caller<R> {
     }
 }
 
-/// Callers that wait for a decision of the core: for the answer to a Start or a Kill, or for the
-/// turn of an Update.
+/// Callers that wait for a decision of the core: for the answer to a Start or a Kill, or until the
+/// core begins or refuses their Update.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     starts: BTreeMap<RequestId, Reply<i32>>,
@@ -36,7 +36,7 @@ pub(crate) struct Callers {
     requests: u64,
 }
 
-/// An Update that waits for its turn.
+/// An Update that the core has neither begun nor refused yet.
 #[derive(Debug)]
 pub(crate) struct PendingUpdate {
     /// The OCI specification's `LinuxResources` as JSON.

@@ -6,7 +6,7 @@ use usher_core::lifecycle::Refusal;
 use usher_engine::EngineError;
 use usher_engine::Panicked;
 
-/// A failed call: one sentence, and the kind of failure.
+/// The error of a call: one sentence, and the kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
     pub kind: Kind,
@@ -55,7 +55,7 @@ impl CallError {
     }
 }
 
-/// Converts the outcome of sending a signal to an answer for the caller of Kill. An error names the
+/// Converts the outcome of sending a signal to an answer for the caller of Kill. An error calls the
 /// process `name`.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ impl From<Refusal> for CallError {
     fn from(refusal: Refusal) -> CallError {
         let kind = match &refusal {
             Refusal::AlreadyExists { .. } | Refusal::ExecExists { .. } => Kind::AlreadyExists,
-            // For containerd, a process that has exited is not found.
+            // containerd expects NotFound for a process that has exited.
             Refusal::NotFound { .. }
             | Refusal::ExecNotFound { .. }
             | Refusal::Finished { .. }

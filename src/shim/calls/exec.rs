@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{CallError, ExecCall, Kind};
 
-/// The fields that the shim needs of a process in the OCI specification.
+/// The fields that the shim reads from a process in the OCI specification.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Process {

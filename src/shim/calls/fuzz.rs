@@ -8,8 +8,9 @@ use crate::task_table::carryover;
 
 use super::CheckpointCall;
 
-/// Bytes that may be allocated at once: `EACH` for every byte of input, plus `ANYWAY`. In a list,
-/// the JSON text `0,` becomes 32 bytes, and a list's capacity exceeds its length.
+/// Maximum number of bytes allocated at the same time: `EACH` for every byte of input, plus
+/// `ANYWAY`. `EACH` is large, because the JSON text `0,` in a list becomes 32 bytes, and a list's
+/// capacity exceeds its length.
 const EACH: usize = 256;
 const ANYWAY: usize = 16 * 1024;
 

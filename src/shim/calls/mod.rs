@@ -39,8 +39,7 @@ pub struct CreateCall {
 #[derive(Debug)]
 pub struct CheckpointCall {
     pub id: String,
-    /// The directory into which the container is written. containerd has copied this path from
-    /// the options.
+    /// The directory for the checkpoint. containerd has copied this path from the options.
     pub path: String,
     pub options: Option<Any>,
 }
@@ -87,7 +86,7 @@ pub enum Status {
 }
 
 impl Exit {
-    /// The exit that is reported for a process that never ran. containerd takes this exit as
+    /// The exit that is reported for a process that never ran. containerd treats this exit as
     /// unknown.
     pub(crate) const UNKNOWN: Exit = Exit {
         code: 0,
@@ -96,9 +95,9 @@ impl Exit {
 }
 
 impl Status {
-    /// The state that the caller reads of a process. `status` is the core's state, and `exit` the
-    /// published exit. Until the exit is published, a process that has exited reads as running. A
-    /// process that the core does not know reads as created.
+    /// The state that the shim reports for a process. `status` is the core's state, and `exit` is
+    /// the published exit. A process that has exited is reported as running until its exit is
+    /// published. A process that the core does not know is reported as created.
     pub(crate) fn new(status: Option<TaskStatus>, exit: Option<Exit>) -> Status {
         match status {
             Some(TaskStatus::Stopped) => exit.map_or(Status::Running, Status::Stopped),
@@ -144,7 +143,8 @@ pub enum Members {
         /// The process ids and names of the execs. The process id is zero for an exec that is not
         /// started.
         execs: Vec<(i32, String)>,
-        /// The process id of the init process, for an empty cgroup: init has just exited.
+        /// The process id of the init process, to be listed if the cgroup is empty because init has
+        /// just exited.
         init: Option<i32>,
     },
     /// No init process runs: the task is being restarted in place, or its exit is not published

@@ -22,7 +22,7 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn cpu(&self) -> Duration;
 }
 
-/// The moment at which a core's time is zero. The core itself has no clock.
+/// The `Instant` at which a core's time is zero. The core itself reads no clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Timebase(Instant);
 
@@ -32,7 +32,6 @@ impl Timebase {
         Timebase(Instant::now())
     }
 
-    /// The current time, as the core counts it.
     pub fn now(self) -> Time {
         Time::from_origin(self.0.elapsed())
     }

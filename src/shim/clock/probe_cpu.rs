@@ -12,7 +12,6 @@ pub struct ProbeCpuMeter {
     uncharged: Duration,
 }
 
-/// The current iteration of the loop.
 #[derive(Clone, Copy, Debug, Default)]
 struct Iteration {
     taken: Duration,
@@ -28,13 +27,14 @@ impl ProbeCpuMeter {
     }
 
     /// Marks the current iteration as work for a probe, because an attempt begins, or its result
-    /// arrives. At the end of the iteration, all its CPU time counts as used for probes.
+    /// arrives. At the end of the iteration, its whole CPU time is added to the time used for
+    /// probes.
     pub fn mark_for_probe(&mut self) {
         self.iteration.is_for_a_probe = true;
     }
 
     /// Returns the CPU time to charge to an attempt: its own `cost`, plus the loop's time that is
-    /// not charged yet. The loop's time counts as charged from now on.
+    /// not charged yet. Resets the loop's uncharged time to zero.
     pub fn take_charge(&mut self, cost: Duration) -> Duration {
         cost.saturating_add(std::mem::take(&mut self.uncharged))
     }

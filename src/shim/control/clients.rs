@@ -1,11 +1,12 @@
-//! Clients of the control sockets, with limits on their number, size and time. However many clients
-//! connect, the pod does not suffer, and a new client takes the place of an idle one.
+//! Clients of the control sockets, with limits on their number, on the size of their requests, and
+//! on their time. However many clients connect, the pod does not suffer, and a new client takes the
+//! place of an idle one.
 //!
 //! Only UID 0 can connect to the sockets. A client whose group is not root's is read-only. For
 //! example, the container through which `kubectl usher` asks a node has UID 0, but another group.
-//! This container cannot change its group, because it has no capabilities. Read-only clients have their own
-//! slots, and never take the slot of a client of root. They share a small part of a CPU core
-//! ([`Meter`]), and wait if they have used it up.
+//! This container cannot change its group, because it has no capabilities. Read-only clients have
+//! their own slots, and never take the slot of a client of root. They share a small part of a CPU
+//! core ([`Meter`]), and wait if they have used it up.
 
 use std::io;
 use std::net::Shutdown;
@@ -26,8 +27,8 @@ use super::meter::{Meter, Wait};
 /// Maximum number of root's clients at a time. A further client evicts another client, in the order
 /// of [`LastActivity`].
 const MAX_CLIENTS: usize = 16;
-/// Maximum number of read-only clients at a time. A further client evicts one of them by the same
-/// rule.
+/// Maximum number of read-only clients at a time. A further client evicts another read-only client,
+/// in the same order.
 const MAX_READ_ONLY_CLIENTS: usize = 8;
 
 /// Maximum number of bytes that a client may send in all its requests together. A request has a few
@@ -42,9 +43,9 @@ const MAX_READ_BYTES: usize = 1024;
 /// request. A watcher gets an update at least twice in this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The stream of root's clients, from both sockets. They may give commands for the pod.
+/// The stream of root's clients, from both sockets. These clients may give commands for the pod.
 pub struct Clients<C> {
-    /// Connections to the socket for root alone, if it exists.
+    /// Connections to the socket that only root may use, if there is one.
     roots: Option<C>,
     /// Connections to the socket for all processes with UID 0.
     shared: C,
@@ -74,7 +75,7 @@ pub struct Client {
     metered: Option<(Meter, Wait)>,
 }
 
-/// Slots of clients of one kind.
+/// The slots of either root's clients or the read-only clients.
 struct Slots {
     limit: usize,
     taken: Vec<Weak<Slot>>,
@@ -86,9 +87,9 @@ struct Slot {
     activity: Mutex<LastActivity>,
 }
 
-/// Activity of a client. The order of its fields is the order of eviction. Clients that were never
-/// answered are evicted first, beginning with the earliest connection. Then follow answered
-/// clients, beginning with the earliest last write.
+/// Activity of a client. Clients are evicted in the order of these values: first the clients that
+/// were never answered, beginning with the earliest connection, then the answered clients,
+/// beginning with the earliest last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,
@@ -210,9 +211,9 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a new client. If all slots are taken, evicts a client. `None` if there are
-    /// twice as many clients as slots: an evicted client counts until the server has dropped it.
-    /// Then the new connection is closed.
+    /// Takes a slot for a new client. If all slots are taken, evicts a client, which still counts
+    /// until the server has dropped it. Returns `None` if there are already twice as many clients
+    /// as slots. The new connection is then closed.
     fn take(&mut self, stream: UnixStream) -> Option<Arc<Slot>> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= self.limit.saturating_mul(2) {
@@ -303,7 +304,7 @@ impl AsyncRead for Client {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.may_send == 0 {
-            // The end of the file, as if the client had hung up.
+            // Report the end of the stream, as if the client had hung up.
             return Poll::Ready(Ok(()));
         }
         // The timer is checked at each read, so that a client cannot stay connected by sending

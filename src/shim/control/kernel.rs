@@ -2,7 +2,7 @@
 //! values in force, no matter which program has set them. The shim finds them by the process ids of
 //! the containers' init processes.
 //!
-//! The shim reads the values, not `usher`, so that a user of `usher` needs no access to the node's
+//! The shim, not `usher`, reads the values, so that a user of `usher` needs no access to the node's
 //! processes and cgroups.
 
 use protobuf::MessageField;

@@ -28,8 +28,8 @@ const SECONDS_PER_CPU_SECOND: u32 = 30;
 /// person does not have to wait.
 const BURST: Duration = Duration::from_millis(50);
 
-/// Work that waits begins at multiples of this time, all of it together. Each wake-up of the thread
-/// costs CPU time that no task sees, so fewer wake-ups are cheaper.
+/// Waiting work begins only at multiples of this time, all of it together. Each wake-up of the
+/// thread costs CPU time that no task sees, so fewer wake-ups are cheaper.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The meter of all read-only clients of a pod; clones share it.
@@ -39,8 +39,8 @@ pub struct Meter(Arc<Mutex<MeterState>>);
 /// The wait of a client, or of the socket for new connections.
 ///
 /// A wait lasts until the debt of CPU time that existed at its beginning is paid off. CPU time that
-/// other clients use during the wait does not prolong it. So each client gets its turn, and the
-/// debt never exceeds the cost of one turn of each client.
+/// other clients use during the wait does not prolong it. So each client is served in the end, and
+/// the debt never exceeds the cost of one piece of work for each client.
 #[derive(Debug, Default)]
 pub struct Wait(Option<Pin<Box<Sleep>>>);
 
@@ -201,7 +201,7 @@ pub(super) mod tests {
                     let mut turns = 0;
                     while Instant::now() < end {
                         meter.wait().await;
-                        // Another task does half of the work of a turn.
+                        // Another task does half of the work.
                         let part = Duration::from_micros(50 * cost);
                         clock.spend(part);
                         let other = clock.clone();

@@ -23,8 +23,9 @@ pub use clients::{Clients, ReadOnlyClients};
 pub use meter::Meter;
 pub use service::{ReadOnlyService, Service};
 
-/// Length of a control socket's name. The name is the beginning of the name of the shim's socket,
-/// which is a hash. The hash is shortened because the path of a socket has at most 107 characters.
+/// Length of a control socket's name. The name consists of the first characters of the name of the
+/// shim's socket, which is a hash. The hash is shortened because the path of a socket has at most
+/// 107 characters.
 const NAME: usize = 32;
 
 /// Path of the control socket of the shim whose socket for containerd is at `path`, even if the
@@ -48,7 +49,7 @@ const FOR_CAPABLE_ROOT: u32 = 0o000;
 const BACKLOG: i32 = 64;
 
 /// Listens at `path`, on the socket for all processes with UID 0. Removes a file at `path` first.
-/// No running shim uses this file: `path` is derived from the path of the shim's socket for
+/// No running shim uses this file, because `path` is derived from the path of the shim's socket for
 /// containerd, and only one shim at a time has that socket.
 ///
 /// # Errors
@@ -85,8 +86,8 @@ fn listen_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
 ///
 /// If the socket at `path` exists and cannot be removed.
 pub fn forget(path: &Path) -> io::Result<()> {
-    // If the socket for root alone is not removed, `usher` fails to connect to it, and uses the
-    // other socket.
+    // The socket for root alone does no harm if it stays, because `usher` fails to connect to it,
+    // and uses the other socket.
     let _ = remove(&roots_socket(path));
     remove(path)
 }

@@ -56,7 +56,6 @@ pub struct Service {
 pub struct ReadOnlyService(Service);
 
 impl Service {
-    /// Makes the service of `pod`.
     pub fn new(pod: Pod) -> Service {
         Service {
             pod,

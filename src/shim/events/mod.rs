@@ -199,8 +199,8 @@ async fn send_all(queue: Arc<Queue>, address: PathBuf) {
     }
 }
 
-/// Returns the message in an error. The error's own `Display` prints the whole ttrpc status, and
-/// for this it loads the message descriptors that [`Pack`] avoids.
+/// Returns the message of an error. The error's own `Display` is not used, because it prints the
+/// whole ttrpc status, and loads the message descriptors that [`Pack`] avoids.
 fn said(error: &ttrpc::Error) -> String {
     match error {
         ttrpc::Error::RpcStatus(status) => status.message().to_owned(),
@@ -231,8 +231,8 @@ async fn send(
     Ok(())
 }
 
-/// Connects without blocking: connect(2) to a containerd that hangs and has a full backlog would
-/// block the shim's only thread.
+/// Connects without blocking, because connect(2) to a containerd that hangs and has a full backlog
+/// would block the shim's only thread.
 async fn connect(address: &Path) -> Result<Client, ttrpc::Error> {
     let stream = UnixStream::connect(address).await;
     let stream = stream.map_err(|error| ttrpc::Error::Socket(error.to_string()))?;

@@ -40,7 +40,6 @@ pub fn started(id: &ContainerId, pid: i32) -> TaskStart {
     }
 }
 
-/// Makes the event of an exec that was added to a container.
 pub fn exec_added(id: &ContainerId, exec_id: &str) -> TaskExecAdded {
     TaskExecAdded {
         container_id: id.to_string(),
@@ -49,7 +48,6 @@ pub fn exec_added(id: &ContainerId, exec_id: &str) -> TaskExecAdded {
     }
 }
 
-/// Makes the event of a started exec.
 pub fn exec_started(id: &ContainerId, exec_id: &str, pid: i32) -> TaskExecStarted {
     TaskExecStarted {
         container_id: id.to_string(),
@@ -72,7 +70,6 @@ pub fn exited(id: &ContainerId, process: &str, pid: i32, exit: Exit) -> TaskExit
     }
 }
 
-/// Makes the event of a deleted container.
 pub fn deleted(id: &ContainerId, pid: i32, exit: Exit) -> TaskDelete {
     TaskDelete {
         container_id: id.to_string(),
@@ -83,7 +80,6 @@ pub fn deleted(id: &ContainerId, pid: i32, exit: Exit) -> TaskDelete {
     }
 }
 
-/// Makes the event of a frozen container.
 pub fn paused(id: &ContainerId) -> TaskPaused {
     TaskPaused {
         container_id: id.to_string(),
@@ -91,7 +87,6 @@ pub fn paused(id: &ContainerId) -> TaskPaused {
     }
 }
 
-/// Makes the event of a thawed container.
 pub fn resumed(id: &ContainerId) -> TaskResumed {
     TaskResumed {
         container_id: id.to_string(),

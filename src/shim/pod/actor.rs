@@ -42,7 +42,8 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// The actor's error; [`CallError::unknown`] if the actor is gone, or lost the request in a panic.
+    /// The actor's error, or [`CallError::unknown`] if the actor is gone, or lost the request in a
+    /// panic.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Actor, Reply<T>) + Send + 'static,
@@ -72,8 +73,8 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) probe_cpu: ProbeCpuMeter,
-    /// The cgroup of the pod. `None` until the cgroup is found, if other pods share the cgroup, or
-    /// if usher orders no container of the pod.
+    /// The cgroup of the pod. `None` until the cgroup is found, and always if other pods share the
+    /// cgroup, or if usher orders no container of the pod.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,
 }
@@ -202,8 +203,8 @@ impl Actor {
         self.time.now()
     }
 
-    /// Carries out all actions that the core has decided on. Begins those that take time, and does
-    /// not wait for them. Called after each message, and when a timer has expired.
+    /// Carries out all actions that the core has decided on, without waiting for those that take
+    /// time. Called after each message, and when a timer has expired.
     fn carry_out(&mut self) {
         // The pod's cgroup gets its size before any container is released.
         self.settle_size();

@@ -54,8 +54,8 @@ impl Actor {
         let from = ProbeEnvironment {
             place: self.pod_cgroup.as_ref().and_then(OwnCgroup::place),
             ports: task.facts.ports.clone(),
-            // The attempt's process gets the container's OOM score: if the OOM killer kills this
-            // process, it may kill the whole container as well.
+            // The attempt's process gets the container's OOM score, because the OOM killer may kill
+            // the whole container together with this process.
             oom_score: self.core.oom_score(id),
         };
         let (init, token) = task.handles.init_and_cancel_token().ok()?;

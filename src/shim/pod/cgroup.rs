@@ -9,8 +9,9 @@ use super::Actor;
 use super::actor::Message;
 
 impl Actor {
-    /// From now on, publishes (TaskOOM) and records OOM kills in a container, until its init
-    /// process exits. Called for each new init process, and when its cgroup is found later.
+    /// Watches a container for OOM kills until its init process exits. Publishes each kill as
+    /// TaskOOM, and records it. Called for each new init process, and when the container's cgroup
+    /// is found later.
     pub(super) fn watch_cgroup(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

@@ -69,7 +69,8 @@ impl Actor {
             task.handles.cancel_token().clone(),
             task.init.paths.terminal,
         );
-        // The OCI runtime makes the terminal together with the restored process.
+        // Pass the streams to the engine, because the OCI runtime makes the terminal together with
+        // the restored process.
         let mut streams = has_terminal.then(|| mem::take(&mut task.init.streams));
         let work = async move {
             let new_init = restoration.restore(streams.as_mut(), &token).await?;

@@ -176,7 +176,7 @@ impl Actor {
     }
 
     /// Removes all that the actor and the core know of a container. Does not touch the container
-    /// itself. Wait and Delete calls that are still in the table get the error NotFound.
+    /// itself. Wait and Delete calls that are still open get the error NotFound.
     pub(super) fn remove_task(&mut self, id: &ContainerId) {
         self.operations.cancel_all(id);
         if let Some(mut task) = self.tasks.remove(id) {

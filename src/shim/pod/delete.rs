@@ -13,10 +13,11 @@ use super::Actor;
 use super::operations::infallible;
 
 impl Actor {
-    /// Deletes an exec or a task that was never started, or whose exit is published; fails for
-    /// others. If a deletion of the task is under way, the call gets the answer of that deletion.
-    /// The call waits while the task is being created: containerd calls Delete when it has given up
-    /// its Create, and removes the bundle as soon as Delete is answered.
+    /// Deletes an exec or a task that was never started, or whose exit is published. Fails if the
+    /// exec or task is in another state. If a deletion of the task is under way, the call gets the
+    /// answer of that deletion. The call waits while the task is being created, because containerd
+    /// calls Delete when it has given up its Create, and removes the bundle as soon as Delete is
+    /// answered.
     pub fn delete(&mut self, id: &str, exec_id: &str, reply: Reply<Deleted>) {
         if !exec_id.is_empty() {
             return self.delete_exec(id, exec_id, reply);
@@ -32,7 +33,8 @@ impl Actor {
     }
 
     /// Kills the parked process of a container that is to be deleted, and cancels the work that is
-    /// under way for it. As for any other container, the exit is published before the deletion.
+    /// under way for the container. As for any other container, the exit is published before the
+    /// deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();
@@ -60,7 +62,8 @@ impl Actor {
                 let is_cut_short = error.is_cut_short();
                 let task = self.tasks.get_mut(id).filter(|_| is_cut_short);
                 if let Some(task) = task {
-                    // The callers of Delete have waited as long as a deletion may take.
+                    // Answer the callers of Delete now: the cleanup has taken as long as a deletion
+                    // may take.
                     task.deleters.answer(&Err(CallError::unknown(error)));
                 }
                 match is_cut_short {
@@ -73,8 +76,8 @@ impl Actor {
     }
 
     /// Begins the deletion of a container. The engine removes the container, and passes on the rest
-    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation. At
-    /// their end, the other deletions answer the callers of Delete.
+    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation. The
+    /// end of any other deletion answers the callers of Delete.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

@@ -1,4 +1,4 @@
-//! The Exec call: adds further processes to a container.
+//! Execs: processes that a caller adds to a container with an Exec call, then starts.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Executes a process that an Exec call has added; answers with its process id. If the caller
-    /// stops waiting, the start is canceled, or the process is killed.
+    /// Executes a process that an Exec call has added; answers with its process id or an error. If
+    /// the caller stops waiting, cancels the start, or kills the process if it exists already.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
         let execution = match self.begin_exec(id, exec_id) {
             Ok(execution) => execution,
@@ -166,7 +166,8 @@ impl Actor {
     }
 
     /// Tells the caller that an exec has exited: answers the Waits for the exec, and publishes the
-    /// exit event. The core orders this when the exec's output is read, or waits no longer for it.
+    /// exit event. Called when the exec's output is read, or when the core no longer waits for the
+    /// output.
     pub(super) fn publish_exec_exit(&mut self, id: &ContainerId, exec_id: &str, code: u32) {
         let now = self.node.clock.wall();
         let Some(exec) = self.exec_mut(id, exec_id) else {

@@ -27,7 +27,7 @@ impl Actor {
 
     /// Handles `usher release`: releases a held container before its turn comes, and answers with
     /// the obstacles that the container waited for. `container` is the name or id. Fails for a
-    /// cleanup, for a container that is not held, and while the pod terminates.
+    /// defer container, for a container that is not held, and while the pod terminates.
     pub fn release_by_hand(&mut self, container: &str, reply: Reply<api::ReleaseResponse>) {
         let by_id = ContainerId::from(container);
         let id = Some(by_id).filter(|id| self.tasks.contains_key(id));

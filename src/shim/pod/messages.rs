@@ -26,8 +26,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// The state that the caller reads of a task, or of an exec if `exec_id` is not empty. The core
-    /// knows the state; `process`, the entry in the actor's table, has the exit.
+    /// The state that the shim reports for a task, or for an exec if `exec_id` is not empty. The
+    /// core knows the state; `process`, the entry in the actor's table, has the exit.
     pub(super) fn status_of(&self, id: &ContainerId, exec_id: &str, process: &Process) -> Status {
         let status = match exec_id {
             "" => self.core.task_status(id),
@@ -62,8 +62,8 @@ impl Actor {
     }
 
     /// Changes the size of a process's terminal. For a process that is not started yet, the shim
-    /// remembers the request until the start. The call succeeds for a process that has exited:
-    /// clients call this as soon as a program runs, even if it exits at once.
+    /// remembers the request until the start. The call succeeds for a process that has exited,
+    /// because clients make it as soon as a program runs, even if the program exits at once.
     pub fn resize(&mut self, id: &str, exec_id: &str, size: stdio::Size, reply: Reply<()>) {
         let resized = self.process_mut(id, exec_id).and_then(|process| {
             let resized = process.streams.resize(size);

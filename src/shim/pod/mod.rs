@@ -1,9 +1,9 @@
 //! The actor that owns one pod.
 //!
-//! The actor alone holds the [lifecycle core](usher_core::lifecycle) and the table of tasks and their
-//! processes. A handler of the Task service sends the actor a message and awaits the answer. If
-//! ttrpc drops the handler, the actor's work goes on. The actor itself never waits: work that takes
-//! time is a numbered operation (`operations`), which sends the actor a message at its end.
+//! The actor alone holds the [lifecycle core](usher_core::lifecycle) and the table of tasks and
+//! their processes. A handler of the Task service sends the actor a message and awaits the answer.
+//! If ttrpc drops the handler, the actor's work goes on. The actor itself never waits: work that
+//! takes time is a numbered operation (`operations`), which sends the actor a message at its end.
 
 mod actor;
 mod attempts;

@@ -3,8 +3,8 @@
 //!
 //! Work on a container is a numbered [operation](usher_core::lifecycle::Operations). The number
 //! comes back with the outcome, and shows if the outcome is stale, which means that the container
-//! no longer needs it. Only this file drops stale outcomes: it kills a process that came with the
-//! outcome, and tells the caller that the process or the task is gone.
+//! no longer needs it. Stale outcomes are dropped only in this file: a process that came with the
+//! outcome is killed, and the caller is told that the process or the task is gone.
 
 use std::pin::pin;
 
@@ -18,7 +18,7 @@ use super::actor::Message;
 
 impl Actor {
     /// Runs `work` beside the actor. Then the actor calls `then` with the outcome, which is an
-    /// error if `work` has panicked. This outcome is never stale.
+    /// error if `work` fails or panics. This outcome is never dropped as stale.
     pub(super) fn spawn<T: Send + 'static, E: From<Panicked> + Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
@@ -118,9 +118,9 @@ impl Actor {
     }
 }
 
-/// Moves `work` to the heap. An async function holds a future that it awaits twice, and each call
-/// that passes a future on copies it. Without this function, a Create needed 80 kB of the stack, and
-/// such memory is never given back.
+/// Moves `work` to the heap. Otherwise, an async function takes twice the memory of a future that
+/// it awaits, and each call that passes the future on copies it. A Create then needed 80 kB of the
+/// stack, and memory of the stack is never given back.
 fn boxed<T>(work: impl Future<Output = T> + Send + 'static) -> Work<T> {
     Box::pin(work)
 }

@@ -6,9 +6,9 @@ use usher_core::lifecycle::{ActionError, ContainerId, Wanted};
 use super::Actor;
 
 impl Actor {
-    /// Runs the handler in execution `execution` of the container, and reports the outcome to the
-    /// core. If the shim has not kept the handler, or the container has no process, reports
-    /// success.
+    /// Runs the handler, and reports the outcome to the core. `execution` is the core's number for
+    /// this execution of the container's program. If the shim has not kept the handler, or the
+    /// container has no process, reports success.
     pub(super) fn post_start(&mut self, id: ContainerId, execution: u64) {
         let task = self.tasks.get(&id);
         let kept = task.and_then(|task| {

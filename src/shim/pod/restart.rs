@@ -19,8 +19,8 @@ use super::operations::infallible;
 type CreatedAgain = (Result<NewInit, EngineError>, Streams);
 
 impl Actor {
-    /// Begins the restart in place of a container whose process has exited, because the core has
-    /// decided on it. `is_cleaned_up` is true if the OCI runtime has deleted the container already.
+    /// Begins the restart in place of a container whose process has exited, as the core has
+    /// decided. `is_cleaned_up` is true if the OCI runtime has deleted the container already.
     pub(super) fn restart(&mut self, id: &ContainerId, is_cleaned_up: bool) {
         let oom_score = self.score_for_bundle(id);
         let Some(task) = self.tasks.get_mut(id) else {

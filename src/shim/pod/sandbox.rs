@@ -38,9 +38,9 @@ impl Actor {
         }
     }
 
-    /// Answers when the sandbox, which the caller has killed, is deleted; at once if there is no task
-    /// with this id. Deletes the sandbox if it has exited or if its Create is unanswered, unless a
-    /// deletion is under way.
+    /// Answers when the sandbox is deleted, or at once if there is no task with this id. The caller
+    /// has already killed the sandbox. Deletes the sandbox if it has exited or if its Create is
+    /// unanswered, unless a deletion is under way.
     pub fn await_sandbox_deletion(&mut self, id: &str, reply: Reply<()>) {
         let id = ContainerId::from(id);
         if !self.tasks.contains_key(&id) {
@@ -77,8 +77,8 @@ impl Actor {
         let _ = reply.send(Ok(self.meta.sandbox().cloned().unwrap_or_default()));
     }
 
-    /// Called when the exit of container `id` was published. If the container is a sandbox without
-    /// a pause container, keeps the exit, and deletes the sandbox. Otherwise does nothing.
+    /// Keeps the exit of a sandbox without a pause container, and deletes the sandbox. Does nothing
+    /// for any other container. Called when the exit of container `id` was published.
     pub(super) fn finish_sandbox_wait(&mut self, id: &ContainerId, exit: Exit) {
         if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;

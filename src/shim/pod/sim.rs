@@ -55,7 +55,7 @@ impl SimNode {
         }
     }
 
-    /// Everything that an actor on this node uses.
+    /// The dependencies of an actor on this node.
     pub fn node(&self) -> Node {
         Node {
             engine: Arc::new(self.engine.clone()),

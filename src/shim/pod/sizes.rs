@@ -41,9 +41,9 @@ impl Actor {
         self.let_go_of_pod_cgroup();
     }
 
-    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged:
-    /// kubelet may have written other values. If a value cannot be set yet, the next retry comes
-    /// soon.
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged,
+    /// because kubelet may have written other values. If a value cannot be set yet, the next retry
+    /// comes soon.
     pub(super) fn settle_new_size(&mut self) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             cgroup.reset_pause();
@@ -51,8 +51,8 @@ impl Actor {
         self.settle_size_now();
     }
 
-    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged. The
-    /// pauses between retries go on growing.
+    /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged.
+    /// Does not shorten the pause before the next retry.
     fn settle_size_now(&mut self) {
         let wanted = self.core.pod_size();
         let charged = wanted.as_ref().map_or(0, |wanted| self.memory_of(wanted));
@@ -97,8 +97,8 @@ impl Actor {
         }
     }
 
-    /// Lets `note` record that one step of a resize has ended. Then settles the size again, because
-    /// the wanted size may have changed meanwhile.
+    /// Lets `note` record that one step of a resize has ended. Then gives the cgroup the wanted
+    /// size again, because this size may have changed meanwhile.
     fn note_size_work(&mut self, note: impl FnOnce(&mut OwnCgroup)) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             note(cgroup);

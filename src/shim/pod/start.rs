@@ -16,8 +16,8 @@ use super::operations::infallible;
 impl Actor {
     /// Hands a Start to the core, which decides when the program is executed, and when the call is
     /// answered with the process id of the init. The answer can precede the execution.
-    /// `call_timeout` is the time until the caller's deadline. `gone` ends when the caller stops
-    /// waiting; the core then takes back a Start whose container still waits.
+    /// `call_timeout` is the time until the caller's deadline. `gone` completes when the caller
+    /// stops waiting. The core then cancels a Start whose container still waits for its turn.
     pub fn start(
         &mut self,
         id: &str,

@@ -1,4 +1,4 @@
-//! The actor's answers to `usher`: the status of the pod, notices of changes, and the archived record.
+//! The actor's answers to `usher`: the pod's status, notices of changes, and the archived record.
 
 use protobuf::MessageField;
 use tokio::sync::watch;

@@ -44,8 +44,8 @@ impl Actor {
         self.core.handle_kill(now, &id, request, kill);
     }
 
-    /// Returns the answer to a Kill with signal 0, which only checks that the process exists
-    /// (`kill(2)`): an error if it does not.
+    /// Returns an error if the process does not exist. This is the answer to a Kill with signal 0,
+    /// which only checks that (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());

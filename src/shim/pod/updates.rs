@@ -7,8 +7,8 @@ use usher_engine::{EngineError, Resources};
 use super::Actor;
 
 impl Actor {
-    /// Hands an Update to the core, which decides when it begins; until then the call stays open.
-    /// `resources` is the OCI specification's `LinuxResources` as JSON.
+    /// Hands an Update to the core, which decides when the Update begins. The call stays open until
+    /// then. `resources` is the OCI specification's `LinuxResources` as JSON.
     pub fn update(&mut self, id: &str, resources: Vec<u8>, reply: Reply<()>) {
         if let Err(error) = self.task(id) {
             return drop(reply.send(Err(error)));

@@ -1,5 +1,4 @@
-//! The socket of a pod's shim: the path of the socket, and the right to create or remove the
-//! socket.
+//! The socket of a pod's shim: its path, and the lock for creating and removing the socket.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -27,8 +26,9 @@ const ADDRESS_FILE: &str = "address";
 /// `start` fails, because an error is better than a Create that is never answered.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for which this process waits for the lock of a socket. Another process that holds the lock
-/// makes only a few system calls, none of which blocks. containerd gives `delete` five seconds.
+/// Time for which this process waits for the lock of a socket. One second is ample, because a
+/// process that holds the lock makes only a few system calls, none of which blocks. containerd
+/// gives `delete` five seconds in all.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time that a killed shim has to close its socket, which may take a moment on a busy machine.
@@ -36,7 +36,6 @@ const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The result of `claim`.
 #[derive(Debug)]
 pub(super) enum Claim {
     /// The address was free; this process listens there now.
@@ -55,8 +54,7 @@ enum Listener {
     Full,
 }
 
-/// The answer to a call by which this process asks a shim: the announcement of a container, or a
-/// call that only tests if the shim runs.
+/// The outcome of a call to a shim. The call announces a container, or only tests if the shim runs.
 enum Answer {
     Heard,
     /// The shim has answered with an error, for example because it does not know the container.
@@ -65,17 +63,17 @@ enum Answer {
     None,
 }
 
-/// The right to create or remove the socket of one pod. Several processes may need it at the same
-/// moment, because containerd runs one `start` for each container. The right is a lock on a file
-/// beside the socket; the owner removes the file before it unlocks.
+/// The right to create or remove the socket of one pod. Several processes may want this right at
+/// the same time, because containerd runs one `start` for each container. The right is a lock on a
+/// file beside the socket; its owner removes the file before unlocking it.
 pub(super) struct SocketLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
 /// The address of a pod's shim. `containerd` is the address at which containerd listens, and
-/// `group` is the group of the pod's containers. The socket is in `directory` if containerd names
-/// one.
+/// `group` is the group of the pod's containers. `directory` is the directory for the socket, if
+/// containerd names one.
 pub(super) fn of_pod(
     containerd: &str,
     namespace: &str,
@@ -91,7 +89,7 @@ pub(super) fn of_pod(
     options.socket_address(group)
 }
 
-/// The path in an address as containerd writes it.
+/// The file path in an address such as `unix:///run/containerd/s/1f2e`.
 pub(super) fn path(address: &str) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
 }
@@ -119,9 +117,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // The lock is released before the listener is asked. A shim that is about to end first
-        // removes its socket, and then refuses all callers. So a shim that accepts the container
-        // stays, and a shim that refuses the container has removed its socket.
+        // Releasing the lock before asking the shim is safe, because a shim that is about to end
+        // first removes its socket, and then refuses all callers. So a shim that accepts the
+        // container stays, and a shim that refuses the container has removed its socket.
         let lock = SocketLock::take(path)?;
         let answer = match find_listener(path, &lock)? {
             Listener::None => {
@@ -140,8 +138,8 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
         };
         match answer {
             Answer::Heard => return Ok(Claim::Taken),
-            // The listener has refused the container, but its socket still exists. So it is
-            // containerd's own shim, which knows only the tasks that it created.
+            // The listener has refused the container twice, but its socket still exists. So the
+            // listener is containerd's own shim, which knows only the tasks that it created.
             Answer::Refused if was_refused => return Ok(Claim::Taken),
             Answer::Refused => was_refused = true,
             Answer::None => sleep(LOOK_AGAIN_AFTER),
@@ -221,8 +219,8 @@ fn find_listener(path: &Path, _lock: &SocketLock) -> io::Result<Listener> {
     }
 }
 
-/// Connects without blocking: with a full backlog, connect(2) would hang as long as the listener
-/// does.
+/// Connects without blocking, because connect(2) with a full backlog would hang as long as the
+/// listener does.
 ///
 /// # Errors
 ///
@@ -235,9 +233,11 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Removes the socket of a dead shim. Waits for a moment, because a shim that was just killed may
-/// still listen. A socket that keeps its listener stays. Returns true if no process listens.
+/// still listen. Keeps the socket if a process goes on listening. Returns true if no process
+/// listens.
 pub(super) fn remove_dead(path: &Path) -> bool {
-    // A killed owner of the lock leaves the lock file, even if there is no socket.
+    // A process that was killed while it held the lock has left the lock file, even if there is no
+    // socket.
     if !path.exists() && !lock_file(path).exists() {
         return true;
     }
@@ -287,8 +287,8 @@ impl SocketLock {
                 .open(&path)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) if is_at(&lock, &path)? => return Ok(SocketLock { path, _lock: lock }),
-                // The previous owner has removed the lock file in the meantime, so a lock on it
-                // does not exclude other processes.
+                // The previous owner has removed this lock file in the meantime, so locking the
+                // file does not exclude other processes.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < DECIDES_WITHIN => {
                     sleep(LOOK_AGAIN_AFTER);
@@ -335,7 +335,7 @@ pub(super) fn leave_in(bundle: &Path, address: &str) -> io::Result<()> {
     files::replace(&file, address.as_bytes(), Replacement::with_mode(0o644))
 }
 
-/// The address in a bundle; `None` if there is no such file, or the bundle is gone.
+/// The address in a bundle; `None` if the bundle has no address file, or is gone.
 pub(super) fn of_bundle(bundle: &Path) -> Option<String> {
     std::fs::read_to_string(bundle.join(ADDRESS_FILE)).ok()
 }
@@ -346,8 +346,8 @@ mod tests {
 
     use super::*;
 
-    /// Time limit that is far longer than a check of the address takes, and far shorter than a
-    /// caller waits.
+    /// Time limit far above the time that `claim` needs, and far below the time that a caller
+    /// waits.
     const SHORTLY: Duration = Duration::from_millis(300);
 
     /// Time limit for work that always succeeds, long enough for a slow machine.

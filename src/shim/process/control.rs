@@ -104,9 +104,9 @@ pub(super) fn mark(path: &Path) {
     }
 }
 
-/// Removes the control sockets of all dead shims, and these shims' own sockets in `directory`. The
-/// bundles that contain the addresses may be gone, and containerd runs no `delete` for a shim that
-/// had no task when it died.
+/// Removes the control sockets of all dead shims, and these shims' own sockets in `directory`. No
+/// other cleanup finds them, because the bundles with their addresses may be gone, and containerd
+/// runs no `delete` for a shim that had no task when it died.
 pub(super) fn sweep(directory: &Path) {
     // The kernel's table shows which sockets have a listener, and wakes no running shim. Shims in
     // other network namespaces are not in the table, so this process has to connect to them.
@@ -124,8 +124,9 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The socket for containerd of the shim whose control socket is `name`. The names of both sockets
-/// are digits of the same hash, and the name of the socket for containerd has more digits.
+/// The path of the socket for containerd, if the `name` of the shim's control socket is known. The
+/// names of both sockets are digits of the same hash, and the name of the socket for containerd has
+/// more digits.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);

@@ -13,8 +13,8 @@ use usher_engine::{EngineKind, RecordedExit};
 use super::error::ShimError;
 use super::{address, control, start};
 
-/// Exit code of a container whose exit the shim has not recorded, because `delete` kills leftover
-/// processes: 128 + SIGKILL.
+/// Exit code of a container if the shim has not recorded its exit: 128 + SIGKILL, because `delete`
+/// kills leftover processes.
 const KILLED: u32 = 137;
 
 /// Removes the leftovers, and returns the answer for containerd. containerd runs `delete` after
@@ -22,8 +22,8 @@ const KILLED: u32 = 137;
 ///
 /// # Errors
 ///
-/// If the container cannot be deleted; everything else is removed all the same.
-// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+/// If the container cannot be deleted. All other leftovers are removed anyway.
+// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
 #[inline(never)]
 pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {

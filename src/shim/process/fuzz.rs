@@ -1,4 +1,4 @@
-//! Fuzzes the input of `start` and `delete`.
+//! Fuzzes the input of `start`, and the sockets' ttrpc.
 
 pub(crate) mod ttrpc;
 
@@ -9,7 +9,7 @@ use usher_oci::Oci;
 
 use super::bootstrap::{Bootstrap, Environment};
 
-/// Uses the input as standard input, and, if it is text, as the version in the environment.
+/// Passes the input to `start` as standard input, and as the protocol version in the environment.
 pub(crate) fn bootstrap(input: &[u8]) {
     let flags = Flags {
         id: "c1".to_owned(),

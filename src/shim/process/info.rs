@@ -24,8 +24,8 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 ///
 /// # Errors
 ///
-/// If the options cannot be read, or there is no such OCI runtime.
-// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+/// If the options cannot be read, or the OCI runtime does not exist.
+// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
 #[inline(never)]
 pub(super) fn info(
     program: &str,

@@ -11,8 +11,8 @@ use tracing::level_filters::LevelFilter;
 /// The FIFO's name in the bundle.
 const FIFO: &str = "log";
 
-/// The FIFO of the log. A write never blocks, so that no pod waits for its log: if the FIFO is
-/// full, the line is dropped.
+/// The FIFO of the log. A write never blocks, because a pod must not wait for its log. If the FIFO
+/// is full, the line is dropped.
 struct Fifo(File);
 
 impl Write for Fifo {
@@ -46,6 +46,6 @@ pub(super) fn begin(debug: bool) {
         .with_ansi(false)
         .with_target(false)
         .with_writer(Mutex::new(Fifo(fifo)));
-    // This is the first subscriber, so it cannot fail.
+    // This cannot fail, because the shim installs no other subscriber.
     let _ = log.try_init();
 }

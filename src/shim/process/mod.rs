@@ -50,8 +50,8 @@ const HELP: [&str; 3] = ["-h", "-help", "--help"];
 /// Exit code if a command could not be executed, as in a shell.
 const COMMAND_NOT_RUN: u8 = 127;
 
-/// Runs the shim's binary with these arguments, of which the first is the program's name, and with
-/// engines of this kind. `revision` is the commit of the build; empty if unknown.
+/// Runs the shim's command line. The first argument is the program's name, and `kind` makes the
+/// engine. `revision` is the commit of the build; empty if unknown.
 pub fn main(arguments: Vec<OsString>, kind: &dyn EngineKind, revision: &str) -> ExitCode {
     let (program, arguments) = arguments.split_first().unzip();
     let program = program

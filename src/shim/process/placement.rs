@@ -7,7 +7,7 @@ use usher_linux::{cgroup, sys};
 ///
 /// # Errors
 ///
-/// If there is no such cgroup, or the process cannot be moved there.
+/// If the cgroup does not exist, or the process cannot be moved there.
 pub(super) fn join_cgroup(pid: u32, cgroup: &str) -> Result<(), ShimError> {
     cgroup::join(pid, cgroup).map_err(|error| ShimError::Cgroup {
         cgroup: cgroup.to_owned(),

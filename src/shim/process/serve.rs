@@ -69,7 +69,7 @@ pub(super) fn serve(flags: &Flags, kind: &dyn EngineKind) -> Result<(), ShimErro
     runtime.block_on(serve_on(listener, flags, rules, kind))
 }
 
-/// The surroundings of an actor on this machine, with this engine and default rules.
+/// Builds the dependencies of an actor on this machine, with this engine and default rules.
 pub(crate) fn this_node(engine: Arc<dyn Engine>, publisher: Publisher) -> Node {
     Node {
         engine,
@@ -133,9 +133,9 @@ async fn serve_on(
     // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
     // As soon as containerd has the shim's address, it connects, and stays connected. If the caller
-    // of containerd goes away before, containerd forgets the container: it kills the `start`
-    // process that would report the address, or closes the connection. So a shim without a
-    // connection may be forgotten.
+    // of containerd goes away before that, containerd forgets the container: it kills the `start`
+    // process that would report the address, or closes the connection. So containerd may have
+    // forgotten a shim without a connection.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();
@@ -167,7 +167,7 @@ async fn serve_on(
     if let Some(path) = &path {
         address::give_up(path);
     }
-    // Callers are refused from now on.
+    // From now on callers are refused, because the actor is gone.
     drop(actor);
     publisher.flush(LAST_EVENTS_WITHIN).await;
     let _ = tokio::time::timeout(LAST_ANSWERS_WITHIN, async {

@@ -28,7 +28,7 @@ const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 /// # Errors
 ///
 /// If the input is invalid, or no shim can be started.
-// The frame of `main` stays on the stack of every shim, so it must not contain this function's.
+// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
 #[inline(never)]
 pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
@@ -45,7 +45,8 @@ pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Shi
         address: address.clone(),
         error,
     })?;
-    // A running pod keeps the rules that it began with.
+    // The rules are read to fail early if they are invalid. A running pod keeps the rules with
+    // which it began.
     if let Claim::Ours(listener) = claim
         && let Err(error) = config::read()
             .map_err(ShimError::from)

@@ -12,10 +12,10 @@ use usher_linux::ProcessStat;
 /// Environment variable in which `start` passes the [`Starter`] to the shim.
 pub(super) const VARIABLE: &str = "USHER_STARTED_BY";
 
-/// Start time that no process has: it stands for a starter that had died already.
+/// Start time that no process has. It marks a starter that had died before it was looked up.
 const NEVER: u64 = u64::MAX;
 
-/// The process that adopts the children of a dead process.
+/// Process id of init, which adopts the children of a dead process.
 const INIT: u32 = 1;
 
 /// A process, identified by its id and its start time, because process ids are reused.

@@ -1,5 +1,5 @@
-//! The exit of a pod's sandbox without a pause container. containerd asks for this exit after the
-//! sandbox's task is deleted.
+//! The exit of a sandbox without a pause container. The shim keeps it, because containerd asks for
+//! it after the sandbox's task is deleted.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,6 @@ use usher_core::lifecycle::ContainerId;
 
 use crate::calls::{CallError, Exit, Kind, Reply, SandboxState, Status, Waiting};
 
-/// The exit of the pod's sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct SandboxEnd {
     /// The sandbox that has exited.
@@ -16,7 +15,6 @@ pub(crate) struct SandboxEnd {
     waiting: Waiting<()>,
 }
 
-/// A sandbox that has exited.
 #[derive(Debug)]
 pub(crate) struct EndedSandbox {
     pub id: ContainerId,
@@ -36,18 +34,17 @@ impl EndedSandbox {
 }
 
 impl SandboxEnd {
-    /// Stores the exit of the sandbox.
     pub fn set(&mut self, ended: EndedSandbox) {
         self.last = Some(ended);
     }
 
-    /// The sandbox that has exited. `None` before its exit is published.
+    /// The exited sandbox. `None` before its exit is published.
     pub fn last(&self) -> Option<&EndedSandbox> {
         self.last.as_ref()
     }
 
-    /// Refuses the Create of sandbox `id` if the shim has a sandbox, or if its sandbox has exited,
-    /// even if the id is the same. `living` is the sandbox whose task is not deleted, if any.
+    /// Refuses the Create of sandbox `id` if this shim already has or had a sandbox, even one with
+    /// the same id. `living` is the sandbox whose task is not deleted, if any.
     ///
     /// # Errors
     ///

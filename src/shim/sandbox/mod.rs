@@ -64,8 +64,8 @@ const KILL: u32 = 9;
 const READY: &str = "SANDBOX_READY";
 const NOT_READY: &str = "SANDBOX_NOTREADY";
 
-/// An annotation and its value, explained at `takes_paths`. The program that creates the sandbox
-/// sets the annotation, not the author of the pod.
+/// Annotation, with its value, by which the program that creates a sandbox asks for the paths of
+/// the namespaces; see `takes_paths`. Authors of pods do not set this annotation.
 const NAMESPACES: &str = "usher/namespaces";
 const BY_PATH: &str = "by-path";
 
@@ -82,13 +82,13 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// Creates the service of `pod`.
     pub fn new(pod: Pod) -> Sandboxes {
         Sandboxes { pod }
     }
 
     /// Sends SIGKILL to the sandbox `id`, and waits until its task is deleted, but at most
-    /// [`ENDS_WITHIN`]. Succeeds if there is no such sandbox, for example because it is deleted.
+    /// [`ENDS_WITHIN`]. Succeeds if the sandbox does not exist, for example because it is already
+    /// deleted.
     async fn stop(&self, id: &str) -> Result<(), CallError> {
         let call = KillCall {
             id: id.to_owned(),
@@ -150,7 +150,7 @@ fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMa
     info.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// Converts the error of a StartSandbox. If there is no such sandbox, the error says that
+/// Converts the error of a StartSandbox. If the sandbox does not exist, the error says that
 /// CreateSandbox must come first, as containerd's protocol requires. Other errors stay unchanged.
 fn not_created(error: CallError) -> CallError {
     match error.kind {
@@ -167,8 +167,8 @@ fn not_created(error: CallError) -> CallError {
 
 /// True if the caller takes the paths of a sandbox's namespaces from the shim, and accepts the
 /// process id zero for a sandbox without a process. No released containerd does, but a change is
-/// proposed (<https://github.com/containerd/containerd/pull/14123>). Such a containerd does not
-/// tell the shim, so an annotation of usher does.
+/// proposed (<https://github.com/containerd/containerd/pull/14123>). A containerd with this change
+/// does not say so to the shim, so the caller sets an annotation of usher.
 fn takes_paths(annotations: &HashMap<String, String>) -> bool {
     annotations
         .get(NAMESPACES)
@@ -262,7 +262,8 @@ impl Sandbox for Sandboxes {
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
         let call_timeout = call_timeout(ctx);
-        // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
+        // If the caller goes away, ttrpc drops this future, and with it `_here`. The actor notices
+        // this by `gone`.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self
@@ -376,7 +377,7 @@ impl Sandbox for Sandboxes {
         tokio::spawn(async move {
             tokio::time::sleep(READS_WITHIN).await;
             let granted = pod.ask(move |actor, reply| actor.shutdown(&req.sandbox_id, reply));
-            // This fails only if the pod has ended already, which is what the caller wants.
+            // This fails only if the actor has ended already, which is what the caller wants.
             let _ = granted.await;
         });
         Ok(ShutdownSandboxResponse::new())

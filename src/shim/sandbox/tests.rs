@@ -33,8 +33,6 @@ fn on_a_node<F: Future>(test: impl FnOnce(World) -> F) -> F::Output {
     on_a_node_with(SimEngine::default(), test)
 }
 
-/// Runs a test with this engine. The test needs no particular bundle, because only sandboxes are
-/// created.
 fn on_a_node_with<F: Future>(engine: SimEngine, test: impl FnOnce(World) -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,6 +1,6 @@
-//! The record of a simulated node, in the form in which the core's promises are checked. The
-//! promises hold for a whole shim, unless a fault of the node prevents that. So this module excuses
-//! the affected containers for the time of the fault.
+//! Converts the record of a simulated node to the form on which the core's promises (rules that
+//! hold in every run) are checked. A fault of the node can break a promise. So this module adds
+//! excuses: for the time of a fault, broken promises about the affected containers are tolerated.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use super::node::{OTHERS, kubelets};
 /// call is retried.
 const AFTERWARDS: Duration = Duration::from_millis(200);
 
-/// Time of a creation without faults.
+/// Longest time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// Limit for the time of an engine call, in milliseconds. If calls take longer, a restarted
-/// container comes back late, because four calls then take longer than the promises tolerate.
+/// Longest time of an engine call, in milliseconds, with which a restarted container comes back in
+/// time. If calls take longer, the four calls of a restart take longer than the promises tolerate.
 const SLOW: u64 = 25;
 
 /// Time in which kubelet stops a container whose postStart handler has failed.
 const STOPPED_WITHIN: Duration = Duration::from_secs(11);
 
-/// End of an excuse that never ends. No pod runs that long.
+/// End of an excuse for the whole run. No pod runs that long.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
@@ -52,9 +52,9 @@ impl Account<'_> {
         }
     }
 
-    /// For each Start that was answered: the time for which it waited for its container's turn, and
-    /// its time limit. The engine's time for the release does not count, and a Start whose release
-    /// failed is left out.
+    /// For each Start that was answered: the time for which it waited for its container's turn,
+    /// without the engine's time for the release, and its time limit. A Start whose release failed
+    /// is left out.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
@@ -107,8 +107,9 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Excuses for containers whose engine call fails. An excuse begins with the call and lasts until
-    /// the call has returned its error or, for a creation or release, until the container runs.
+    /// Excuses broken promises about a container whose engine call fails. An excuse begins with the
+    /// call and lasts until the call has returned its error or, for a creation or release, until
+    /// the container runs.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
         let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
@@ -135,8 +136,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for broken promises about a container if an engine call for this container panicked.
-    /// They last for the whole run, because no record has the time of the panic.
+    /// Excuses broken promises about a container if an engine call for this container panicked. The
+    /// excuse lasts for the whole run, because no record has the time of the panic.
     fn what_panicked(&self) -> Vec<Excuse> {
         let excuses = self.lost.iter().map(|lost| {
             // The text is, for example, "simulated: Release of web".
@@ -148,8 +149,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that are created late, because a container can do nothing before its
-    /// creation.
+    /// Excuses broken promises about a container that is created late, because a container can do
+    /// nothing before its creation.
     fn what_was_created_late(&self) -> Vec<Excuse> {
         let creations = self.called.iter().filter(|called| called.call == "Create");
         let excuses = creations.filter_map(|creation| {
@@ -165,7 +166,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers whose restart takes long, because the engine is slow.
+    /// Excuses broken promises about a container whose restart takes long, because the engine is
+    /// slow.
     fn what_came_again_late(&self, faults: &Faults) -> Vec<Excuse> {
         if faults.slow <= SLOW {
             return Vec::new();
@@ -193,8 +195,8 @@ impl Account<'_> {
         excuses.collect()
     }
 
-    /// Excuses for containers that cannot be signaled in time, because a slow engine executes their
-    /// program.
+    /// Excuses broken promises about a container that cannot be signaled in time, because a slow
+    /// engine executes the container's program.
     fn what_was_executed_late(&self, faults: &Faults) -> Vec<Excuse> {
         if faults.slow <= SLOW {
             return Vec::new();
@@ -220,7 +222,7 @@ impl Account<'_> {
         })
     }
 
-    /// Excuses for broken promises about a container in which another caller executes a process soon
+    /// Excuses broken promises about a container in which another caller executes a process soon
     /// after the start. The shim may take this exec for the container's postStart handler.
     fn what_was_executed_early(&self) -> Vec<Excuse> {
         let excuses = self.story.iter().filter_map(|(at, happening)| {
@@ -247,7 +249,7 @@ impl Account<'_> {
             };
             Some(excuse(Some(id), *at, until))
         });
-        // An exec that its client never starts.
+        // Even an exec that its client never starts may be taken for the handler, for one second.
         let added = self.called.iter().filter_map(|called| {
             let is_soon =
                 |then: Duration| then <= called.at && called.at - then < Duration::from_secs(2);
@@ -260,7 +262,8 @@ impl Account<'_> {
         excuses.chain(added).collect()
     }
 
-    /// Excuses for containers that a caller has paused. Without a Resume, the excuse never ends.
+    /// Excuses broken promises about a container that a caller has paused. Without a Resume, the
+    /// excuse lasts for the whole run.
     fn what_was_frozen(&self) -> Vec<Excuse> {
         let pauses = self.called.iter().filter(|called| called.call == "Pause");
         let excuses = pauses.map(|paused| {
@@ -285,7 +288,8 @@ struct Failure<'a> {
     why: &'a str,
 }
 
-/// Excuses for all containers while containerd is away, because no call arrives then.
+/// Excuses broken promises about all containers while containerd is away, because no call arrives
+/// then.
 fn without_containerd(faults: &Faults) -> Vec<Excuse> {
     let excuses = faults.deaths.iter().map(|(at, away)| {
         let (at, away) = (Duration::from_millis(*at), Duration::from_millis(*away));

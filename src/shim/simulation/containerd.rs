@@ -117,7 +117,7 @@ struct Inner {
     queue: VecDeque<(Instant, Any)>,
     told: Vec<(Duration, String, Notice)>,
     called: Vec<Called>,
-    /// The states of tasks that State has answered with, and when.
+    /// The answers to State: for each the time, the task and its state.
     read: Vec<(Duration, String, Status)>,
     seen: Vec<Seen>,
     /// Calls that are not answered yet.
@@ -776,7 +776,7 @@ impl Containerd {
             match deleted {
                 Ok(_) => break,
                 Err(why) if why.has_words("not found") => break,
-                // The shim has exited. Its command `delete` cleans up what it has left.
+                // The shim has exited, so no shim can delete the task.
                 Err(why) if why.has_words("did not answer") && tries > 3 => break,
                 Err(_) => sleep(Duration::from_millis(200) * (tries + 1)).await,
             }

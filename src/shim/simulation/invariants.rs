@@ -28,7 +28,7 @@ pub struct Account<'a> {
     pub story: Vec<(Duration, Happening)>,
     pub told: Vec<(Duration, String, Notice)>,
     pub called: Vec<Called>,
-    /// The states of tasks that State has answered with, and when.
+    /// The answers to State: for each the time, the task and its state.
     pub read: Vec<(Duration, String, Status)>,
     /// Calls that were never answered.
     pub open: Vec<String>,
@@ -288,7 +288,7 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         };
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
-            // If a container could not be created again, it has no new process. So no death of a
+            // A container that could not be created again has no new process. So no death of a
             // process belongs to its exit event.
             let is_remade = executed.contains_key(id.as_str());
             broken(is_remade, || {
@@ -301,7 +301,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         let is_true = *code == truth;
         let is_excused = match part {
             _ if !exec_id.is_empty() => false,
-            // The exit code of a container that was never executed only tells the reason.
+            // The exit code of a container that was never executed only tells why it was not
+            // executed.
             _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
             // A container that was asked to stop reports 143 if another sandbox follows.
             Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
@@ -320,20 +321,20 @@ fn true_codes(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that the shim starts the next program at the moment of the exit for which the program
+/// Checks that the shim starts the next program at the time of the exit for which the program
 /// waited. The cleanup of the exited container comes later, unless the container is deleted or
 /// restarted in place.
 ///
-/// A sandbox is deleted when its end is reported: by containerd or, without a pause container, by
-/// the shim. If a container was never executed, its exit releases no other container. The decision
-/// to end the container does that.
+/// Sandboxes are not checked, because they are deleted as soon as their exit is reported: by
+/// containerd or, without a pause container, by the shim. Neither are containers that were never
+/// executed, because already the decision to end such a container releases the next one.
 fn releases_come_first(account: &Account<'_>) -> Verdict {
     // For each exited container: the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
-    // If a Kill arrived at the same moment, the release may have that reason instead.
+    // A Kill that arrived at the same time may be the reason for the release instead.
     let is_asked_for = |at: Duration| {
         let mut called = account.called.iter();
         called.any(|called| called.call == "Kill" && called.at == at)
@@ -357,8 +358,7 @@ fn releases_come_first(account: &Account<'_>) -> Verdict {
             Happening::Parked { id, .. } => {
                 came.insert(name_of(id), *at);
             }
-            // If a container was created at this moment, its release has nothing to do with an
-            // exit.
+            // If a container was created at this time, its release has nothing to do with an exit.
             Happening::Decided(Report::Released { name, .. })
                 if came.get(name.as_str()) == Some(at) || is_asked_for(*at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
@@ -371,8 +371,8 @@ fn releases_come_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                // If several containers exit at about the same moment, the release follows the exit
-                // of which the shim hears last.
+                // If several containers exit at about the same time, the release follows the exit
+                // that the shim learns last.
                 let lately = at.saturating_sub(account.slow);
                 let alone = died.values().filter(|(died, _)| *died >= lately).count() == 1;
                 let own = died
@@ -455,7 +455,7 @@ fn states_follow_calls(account: &Account<'_>) -> Verdict {
             has_succeeded || called.is_cut && called.at <= *at
         };
         let is_true = match *status {
-            // At the time of the answer to Start, State may have been answered before.
+            // State may have been answered just before Start, at the same simulated time.
             Status::CREATED => {
                 !calls("Start").any(|called| called.outcome.is_ok() && ends(called) < *at)
             }
@@ -482,7 +482,7 @@ struct Limits<'a> {
 impl<'a> Limits<'a> {
     fn note(&mut self, case: &Case, happening: &'a Happening) {
         match happening {
-            // The sandbox does not count for the pod's size.
+            // The sandbox's limit is no part of the pod's size.
             Happening::Limited { id, .. } | Happening::Executed { id } if is_sandbox(id) => {}
             Happening::Executed { id } => {
                 let part = case.member(name_of(id)).part;
@@ -540,8 +540,8 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         _ => false,
     };
     let refused = account.story.iter().find(|(_, it)| is_refused(it));
-    // The pod's limit may be too small for this time, while one write of the limit is in progress
-    // and the next write waits for it.
+    // Time for which the pod's limit may be too small, because one write of the limit is in
+    // progress and the next write waits for it.
     let moment = account.slow * 4 + Duration::from_millis(10);
     let (mut limits, mut pod, mut small) = (Limits::default(), UNLIMITED, None);
     let mut story = account.story.iter().peekable();
@@ -557,7 +557,7 @@ fn pods_have_room(account: &Account<'_>) -> Verdict {
         {
             pod = *value;
         }
-        // The limits are compared after all events of one moment.
+        // Compare the limits only after all events that happened at the same time.
         if story.peek().is_some_and(|(next, _)| next == at) {
             continue;
         }
@@ -673,7 +673,8 @@ fn only_named_calls_wait(account: &Account<'_>) -> Verdict {
             format!("{call} of {id} took {took:?}")
         })?;
     }
-    // Such a call may have to wait for engine calls that hang, or its own engine call may hang.
+    // Create and similar calls may have to wait for other engine calls that hang, or their own
+    // engine call may hang.
     let hangs = account.story.iter().filter(
         |(_, happening)| matches!(happening, Happening::Failed { why, .. } if why.contains(TOOK_TOO_LONG)),
     );

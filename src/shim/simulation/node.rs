@@ -38,10 +38,10 @@ const USUAL: Duration = Duration::from_secs(120);
 
 const POD_UID: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 
-/// Prefix of the exec ids of callers other than kubelet.
+/// Prefix of the exec ids that callers other than kubelet use.
 pub const OTHERS: &str = "other-";
 
-/// Suffix of the exec ids of processes that exit when their stdin is closed.
+/// Suffix of the exec ids of processes that exit when their stdin is closed, as `cat` does.
 pub const CAT: &str = "-cat";
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -200,7 +200,7 @@ impl SimulatedNode {
         kubelets(id) == "pause" && id != self.id("pause")
     }
 
-    /// Lets all events happen that need no time to pass.
+    /// Lets all events happen that are due now.
     fn settle(&mut self) {
         self.runtime.block_on(async {
             for _ in 0..200 {
@@ -626,7 +626,8 @@ fn program(script: &Script, again: Option<u8>) -> Program {
     }
 }
 
-/// Makes calls of other callers at random times: metrics, probes, a person with `ctr`.
+/// Makes calls at random times, as callers other than kubelet do: for metrics, for probes, and by a
+/// person with `ctr`.
 async fn others(
     containerd: Containerd,
     engine: SimEngine,

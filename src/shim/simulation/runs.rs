@@ -23,12 +23,12 @@ use super::node::SimulatedNode;
 /// The name by which a panic of the simulation itself is reported.
 const SOUND: &str = "the simulation goes through";
 
-/// Seeds that have found bugs, each with its bug. With the bug in the code again, the seed fails.
-/// The tests run these seeds in addition to the first ones.
+/// Seeds that have found bugs, each with its bug. A seed fails if its bug is in the code again. The
+/// tests run these seeds in addition to the first ones.
 ///
-/// As soon as the simulation draws one more number, a seed leads to another node, and may no longer
-/// find its bug. Then `scripts/simulate --node` looks for another seed. So each bug also has a test
-/// of its own, which fails if the bug comes back:
+/// Once the simulation draws one more random number, each seed leads to another node, and may no
+/// longer find its bug. Then `scripts/simulate --node` looks for another seed. Because of this,
+/// each bug also has a test of its own, which fails if the bug comes back:
 ///
 /// | bug | found by | its test |
 /// |---|---|---|

@@ -1,5 +1,5 @@
-//! Sizes a pod's cgroup: sets its memory limit, CPU quota and CPU weight, keeps a note with the
-//! original values, and collects the values to tell systemd.
+//! Sizes a pod's cgroup: sets its memory limit, CPU quota and CPU weight, notes the original values
+//! in a file, and collects the values to tell systemd.
 
 mod own_cgroup;
 mod setting;
@@ -16,14 +16,14 @@ use setting::{Outcome, Setting};
 
 pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
 
-/// Bytes that the memory limit contains for each held container, in which a process of the OCI
-/// runtime is parked. 2 MiB were measured for such a process.
+/// Bytes that are added to the memory limit for each held container, because a process of the OCI
+/// runtime is parked there. Such a process was measured to need 2 MiB.
 const HELD_BYTES: u64 = 4 << 20;
 
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unsettled {
-    /// True if the size has to be settled again later.
+    /// True if the caller has to call [`Sizing::settle`] again later.
     pub is_due: bool,
     /// The caller has to lower the memory limit to this many bytes, and then call
     /// [`Sizing::finish_lowering`].
@@ -42,7 +42,8 @@ struct Sizing {
 
 impl Sizing {
     /// Reads the values that the caller gave the pod, before the shim changes them. `allotment` is
-    /// the pod's resources without its overhead: the rest of each value is the overhead.
+    /// the pod's resources without its overhead. Any excess of a value over `allotment` is the
+    /// overhead.
     pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
@@ -53,9 +54,11 @@ impl Sizing {
         }
     }
 
-    /// Puts the wanted size in force; `None` restores the original values. `charged` is the memory
-    /// charged to the containers that the size counts. Returns the work that is left for the
-    /// caller, such as lowering the memory limit. A value that the kernel refuses is only logged.
+    /// Puts the wanted size in force; `None` restores the original values. Leaves it to the caller
+    /// to lower the memory limit, because the kernel may need long to free memory. `charged` is the
+    /// memory in bytes charged to the containers that share the size; the pod's other memory is
+    /// added to the limit. Returns the work that is left. A value that the kernel refuses is only
+    /// logged, and written again by the next call.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -73,8 +76,8 @@ impl Sizing {
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
             // Check only the weight against the requests of all containers. A limit for the whole
-            // pod needs no check: a container without a limit of its own counts with the pod's
-            // limit.
+            // pod needs no check, because a container without a limit of its own contributes the
+            // pod's limit.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
@@ -94,8 +97,8 @@ impl Sizing {
         left
     }
 
-    /// Handles the outcome of lowering [memory](Unsettled::memory). The caller settles the wanted
-    /// size again.
+    /// Handles the outcome of lowering [memory](Unsettled::memory). The caller then calls
+    /// [`Sizing::settle`] again.
     pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) {
         let mut settings = self.settings.iter_mut();
         if let Some(setting) = settings.find(|setting| setting.is_being_lowered())
@@ -161,15 +164,15 @@ fn report(setting: &mut Setting, error: &io::Error) {
 }
 
 /// The memory limit of the pod: the sum of the wanted limit, `others`, and [`HELD_BYTES`] for each
-/// held container. `others` is the memory that is charged to the pod, but to no counted container:
-/// files in memory, leftovers of deleted containers, the sandbox. [`UNLIMITED`] if the wanted limit
-/// is unlimited, or no container is counted.
+/// held container. `others` is the memory that is charged to the pod, but to none of the containers
+/// that share the size: files in memory, leftovers of deleted containers, the sandbox.
+/// [`UNLIMITED`] if the wanted limit is unlimited, or no container shares the size.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
     let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
         return UNLIMITED;
     };
     if limit == 0 {
-        // No container is counted, so there is nothing to limit.
+        // No container shares the size, so there is nothing to limit.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
@@ -237,7 +240,7 @@ mod tests {
             self.cgroup.read(Knob::Memory).unwrap()
         }
 
-        /// Settles the size while all memory of the pod is charged to its containers.
+        /// Gives the pod the size, with all memory of the pod charged to its containers.
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
@@ -388,8 +391,8 @@ mod tests {
             sizing.settle(&*cgroup, Some(&asking(now, together)), 0);
             cgroup.read(Knob::CpuWeight).unwrap()
         };
-        // The pod has a request of 100m for all containers, and the shim counts each of the two
-        // containers with 100m.
+        // The pod requests 100m for all containers together, so the shim assumes 100m for each of
+        // the two containers.
         assert_eq!(weight(200, Some(200)), 102);
         // kubelet doubles the pod's request, then lowers both containers' requests to zero.
         fake.set("cpu.shares", 204);
@@ -418,8 +421,8 @@ mod tests {
         assert_eq!(weight(Some(asking(200, None))), 614);
         assert_eq!(weight(Some(asking(200, Some(500)))), 204 + 102);
         assert_eq!(weight(Some(asking(300, Some(500)))), 307 + 102);
-        // A container lowers its request before kubelet has written the pod's new value: the weight
-        // stays as low as it was.
+        // A container lowers its request before kubelet has written the pod's new value, so the
+        // weight is not lowered yet.
         assert_eq!(weight(Some(asking(300, Some(400)))), 307 + 102);
         fake.set("cpu.shares", 512);
         assert_eq!(weight(Some(asking(200, Some(400)))), 204 + 102);

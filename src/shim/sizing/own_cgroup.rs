@@ -32,7 +32,8 @@ pub(crate) struct OwnCgroup {
     has_logged_refusal: bool,
 }
 
-/// The work that takes time before a size is in force. The caller does it, and reports its end.
+/// The work that is left before a size is in force, because it takes time. The caller carries out
+/// the work, and reports the outcome.
 #[derive(Debug)]
 pub(crate) struct SizeWork {
     pub cgroup: Arc<dyn PodCgroup>,
@@ -76,9 +77,9 @@ impl OwnCgroup {
     }
 
     /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the
-    /// memory in bytes that is charged to the containers of the size. Records the original values
-    /// in the bundle `note_bundle`. Returns the work that is left for the caller; `None` if the
-    /// shim may not size the cgroup.
+    /// memory in bytes that is charged to the containers that share the size. Records the original
+    /// values in the bundle `note_bundle`. Returns the work that is left for the caller; `None` if
+    /// the shim may not size the cgroup.
     pub fn settle(
         &mut self,
         wanted: Option<PodSize>,
@@ -111,20 +112,22 @@ impl OwnCgroup {
         after
     }
 
-    /// Notes that the pause before the retry is over. The caller settles the size again.
+    /// Notes that the pause before the retry is over. The caller then calls [`OwnCgroup::settle`]
+    /// again.
     pub fn begin_retry(&mut self) {
         self.is_retry_scheduled = false;
     }
 
-    /// Notes the outcome of lowering the memory limit. The caller settles the size again.
+    /// Notes the outcome of lowering the memory limit. The caller then calls [`OwnCgroup::settle`]
+    /// again.
     pub fn note_lowered(&mut self, lowered: io::Result<()>) {
         if let Some(sizing) = &mut self.sizing {
             sizing.finish_lowering(&*self.cgroup, lowered);
         }
     }
 
-    /// Notes the outcome of telling systemd the values, and logs the first failure. The caller
-    /// settles the size again.
+    /// Notes the outcome of telling systemd the values, and logs the first failure. The caller then
+    /// calls [`OwnCgroup::settle`] again.
     pub fn note_notified(&mut self, notified: Result<(), EngineError>) {
         let Some(sizing) = &mut self.sizing else {
             return;

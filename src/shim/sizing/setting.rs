@@ -15,7 +15,8 @@ const TENTHS_AT_MOST: u128 = 9;
 #[derive(Debug)]
 pub(super) struct Setting {
     pub knob: Knob,
-    /// The value that the caller or another program last gave the pod.
+    /// The value that the caller or another program last gave the pod. The shim never sets a higher
+    /// value.
     pub ceiling: u64,
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
@@ -46,7 +47,7 @@ enum Lowering {
 pub(super) enum Outcome {
     /// The value is in force or already being lowered, or the cgroup is gone.
     Done,
-    /// The value could not be put in force, and has to be settled again later.
+    /// The value could not be set now. The caller has to call [`Setting::settle`] again later.
     Later,
     /// The caller has to lower the memory limit to this many bytes, which may take long, and then
     /// call [`Setting::finish_lowering`].
@@ -56,9 +57,9 @@ pub(super) enum Outcome {
 
 impl Setting {
     /// Reads the original value of `knob`, before the shim writes it for the first time.
-    /// `allotment` is the pod's resources without its overhead: the rest of the value is the
-    /// overhead. `None` if the value cannot be read, for example because the kernel has no such
-    /// value.
+    /// `allotment` is the pod's resources without its overhead. Any excess of the value over
+    /// `allotment` is the overhead. `None` if the value cannot be read, for example because the
+    /// kernel has no such value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {
@@ -74,10 +75,11 @@ impl Setting {
     }
 
     /// Puts a value plus the overhead in force, but at most the ceiling. If another program has
-    /// changed the value, its value is the new ceiling. The containers account for `accounted` of
-    /// the ceiling. If the ceiling is higher than `accounted` plus the overhead, the rest belongs
-    /// to the pod as a whole, and the current value is not lowered. `None` allows any value to be
-    /// lowered.
+    /// changed the value, its value is the new ceiling.
+    ///
+    /// `accounted` is the part of the ceiling that the requests of the containers explain. If the
+    /// ceiling is higher than `accounted` plus the overhead, the pod as a whole has requests, and
+    /// the current value is not lowered. `None` allows any value to be lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -85,7 +87,7 @@ impl Setting {
         accounted: Option<u64>,
     ) -> Outcome {
         if let Lowering::UnderWay { .. } = self.lowering {
-            // The caller settles the value again when the lowering ends.
+            // The caller calls `settle` again when the lowering ends.
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);
@@ -99,7 +101,8 @@ impl Setting {
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // Without a cgroup manager, no program restores the earlier value.
+                // Without a cgroup manager, the earlier value comes back only if another program
+                // sets it again.
                 self.notified = now;
             }
         }

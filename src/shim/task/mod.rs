@@ -41,7 +41,6 @@ pub struct Service {
 }
 
 impl Service {
-    /// Creates the service, which passes calls on to `pod`.
     pub fn new(pod: Pod) -> Service {
         Service { pod }
     }
@@ -115,7 +114,8 @@ impl Task for Service {
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
         let call_timeout = call_timeout(ctx);
-        // If the caller goes away, ttrpc drops this future and this sender, which tells the actor.
+        // If the caller goes away, ttrpc drops this future, and with it `_here`. The actor notices
+        // this by `gone`.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod

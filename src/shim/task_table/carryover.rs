@@ -29,7 +29,7 @@ impl RestartCarryover {
     }
 
     /// Ends the reservation of `pid`, if `pid` is the reserved id. Then another process can get
-    /// this id. Called when the exit is published: no restart in place follows.
+    /// this id. Called when the exit is published, because no restart in place follows.
     pub fn release_pid(&mut self, pid: i32) {
         drop(self.first.take_if(|first| first.pid() == pid));
     }
@@ -45,8 +45,6 @@ impl RestartCarryover {
         self.post_start = Some(process);
     }
 
-    /// The exec that the shim assumes to be the container's postStart handler. `None` if there was
-    /// no such exec.
     pub fn post_start(&self) -> Option<&[u8]> {
         self.post_start.as_deref()
     }
@@ -57,8 +55,6 @@ impl RestartCarryover {
         merge(&mut self.resources, change);
     }
 
-    /// All changes that the caller made to the container's resources, merged. `None` if there was
-    /// no change.
     pub fn resources(&self) -> Option<&Value> {
         self.resources.as_ref()
     }

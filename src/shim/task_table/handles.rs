@@ -1,6 +1,6 @@
 //! The engine's handles of a container, and the state of engine calls that are under way.
 //!
-//! No decision depends on this module: the core knows the state of the container.
+//! No decision depends on this module, because the core knows the state of the container.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,10 +23,10 @@ pub struct Handles {
     cgroup: Option<Arc<dyn Cgroup>>,
     /// The token that cancels the work under way for the init process.
     cancel_token: CancelToken,
-    /// The sender is dropped when the init process exits. That ends a release that is under way.
+    /// Sender whose drop ends a release that is under way. Dropped when the init process exits.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
-    /// Time at which the init process was collected.
+    /// Time at which the shim collected the exited init process (`wait(2)`).
     exited_at: Option<SystemTime>,
     /// The last metrics of the container's cgroup, kept because the cleanup removes the cgroup.
     figures: Option<Any>,
@@ -54,7 +54,6 @@ impl Handles {
         Ok((init, self.cancel_token.clone()))
     }
 
-    /// The token that cancels the work under way for the init process. Cancels nothing itself.
     pub fn cancel_token(&self) -> &CancelToken {
         &self.cancel_token
     }
@@ -79,7 +78,8 @@ impl Handles {
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
     }
 
-    /// Time at which the init process was collected. If it was not, records `now` as this time.
+    /// Time at which the shim collected the exited init process. If it has not, records `now` as
+    /// this time.
     pub fn exited_at(&mut self, now: SystemTime) -> SystemTime {
         *self.exited_at.get_or_insert(now)
     }
@@ -107,7 +107,7 @@ impl Handles {
         self.cgroup.is_some()
     }
 
-    /// From now on calls `tell` after each OOM kill in the container, until the init process exits.
+    /// Calls `tell` from now on after each OOM kill in the container, until the init process exits.
     /// Does nothing if the cgroup is unknown.
     pub fn watch_memory(&mut self, tell: Box<dyn Fn() + Send + Sync>) {
         if let Some(cgroup) = &self.cgroup
@@ -124,8 +124,8 @@ impl Handles {
         }
     }
 
-    /// Notes that a release of the program begins. The caller carries it out, and stops when the
-    /// receiver ends, because the init process has exited.
+    /// Notes that a release of the program begins. The caller carries out the release, and stops
+    /// when the sender of the returned receiver is dropped, because the init process has exited.
     pub fn begin_release(&mut self) -> oneshot::Receiver<()> {
         let (releasing, gone) = oneshot::channel();
         if self.exited_at.is_none() {

@@ -83,7 +83,7 @@ impl Task {
         }
     }
 
-    /// The init process, or an exec if `exec_id` is not empty. `None` if there is no such exec.
+    /// The init process, or an exec if `exec_id` is not empty. `None` if the exec does not exist.
     pub fn process(&self, exec_id: &str) -> Option<&Process> {
         match exec_id {
             "" => Some(&self.init),
@@ -91,7 +91,6 @@ impl Task {
         }
     }
 
-    /// The init process, or an exec if `exec_id` is not empty. `None` if there is no such exec.
     pub fn process_mut(&mut self, exec_id: &str) -> Option<&mut Process> {
         match exec_id {
             "" => Some(&mut self.init),

@@ -14,7 +14,7 @@ use usher_linux::stdio::Streams;
 
 /// The result of an operation.
 pub trait Outcome: Send + 'static {
-    /// Drops a stale result: the operation was canceled before the result arrived. If the result
+    /// Drops a stale result, whose operation was canceled before the result arrived. If the result
     /// has a new process, kills this process.
     fn discard(self)
     where

@@ -10,7 +10,7 @@ use usher_linux::stdio::{EarlyFifos, Paths, Streams, Unread};
 
 use crate::calls::{CallError, Exit, Kind, Reply, Waiting};
 
-/// An exec: the command, and later the process. The core knows its state.
+/// An exec: at first its command, later its process. The core knows the state of the exec.
 #[derive(Debug)]
 pub struct Exec {
     /// The JSON of a process in the OCI specification. Empty after the Start has taken it.
@@ -22,7 +22,7 @@ pub struct Exec {
     pub starting: Option<(OperationId, CancelToken)>,
     /// The process once it is executed.
     pub handle: Option<Arc<dyn Executed>>,
-    /// Time at which the process was collected.
+    /// Time at which the shim collected the exited process (`wait(2)`).
     exited_at: Option<SystemTime>,
     pub process: Process,
 }
@@ -68,15 +68,15 @@ impl Exec {
         self.process.end_streams()
     }
 
-    /// The exit with `code`. Its time is that of the process's collection; `now` if the process was
-    /// not collected.
+    /// The exit with `code`, at the time at which the process was collected, or `now` if it was
+    /// not.
     pub fn exit(&self, code: u32, now: SystemTime) -> Exit {
         let at = self.exited_at.unwrap_or(now);
         Exit { code, at }
     }
 }
 
-/// The start of an exec.
+/// An exec that is about to be started.
 pub struct Execution {
     pub id: ContainerId,
     pub order: ExecOrder,
@@ -109,7 +109,7 @@ pub struct Process {
     pub pid: i32,
     pub paths: Paths,
     /// The streams of the process. Until the process has streams, stand-ins remember the caller's
-    /// requests about them.
+    /// requests, such as a new size of the terminal.
     pub streams: Streams,
     /// The answer to Wait: the published exit, or why the process will never run.
     answer: Option<Result<Exit, CallError>>,
@@ -130,7 +130,8 @@ impl Process {
         Some(self.pid).filter(|pid| *pid > 0)
     }
 
-    /// The published exit of the process. `None` before, and if the process will never run.
+    /// The published exit of the process. `None` before the publication, and if the process will
+    /// never run.
     pub fn exit(&self) -> Option<Exit> {
         self.answer.as_ref()?.as_ref().ok().copied()
     }

@@ -94,8 +94,8 @@ impl Score {
     }
 
     /// Returns the change to the score `to` for the caller to carry out, and the notification that
-    /// supersedes this change. `None` if no change is due, or a change is under way. If the change
-    /// under way is to another score, sends its notification.
+    /// supersedes this change. `None` if no change is due, or a change is under way. If a change to
+    /// another score is under way, sends that change's notification.
     pub fn begin_change(&mut self, to: i32) -> Option<(Change, Arc<Notify>)> {
         if let Some(busy) = &self.busy {
             if busy.to != to {

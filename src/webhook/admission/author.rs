@@ -2,8 +2,9 @@
 //!
 //! The API server calls the webhook again after another webhook has changed the pod. For example,
 //! an injector has added the container that `usher/sidecars: proxy?` refers to. Then the webhook
-//! has to decide everything anew, from the author's annotations. So it records its changes in an
-//! annotation, and first undoes them at the next call. containerd does not pass this annotation on.
+//! has to decide everything anew, from the author's annotations. So the webhook records its changes
+//! in an annotation, and first undoes them at the next call. containerd does not pass this
+//! annotation on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ const WRITTEN: &str = "usher-webhook/written";
 
 type Annotations = BTreeMap<String, String>;
 
-/// Changes that the webhook has made, by annotation key: the author's value, and the webhook's
+/// Changes that the webhook has made: the annotation's key, the author's value, and the webhook's
 /// value. `None` stands for a missing annotation.
 type Written = BTreeMap<String, (Option<String>, Option<String>)>;
 
@@ -40,8 +41,8 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     restored
 }
 
-/// Adds a record to the completed annotations: how they differ from the annotations that the pod's
-/// author wrote.
+/// Adds to `completed` an annotation that records how the completed annotations differ from those
+/// that the pod's author wrote.
 pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &Completion) {
     let moved = by.moved_probes();
     let kept = by.annotations.iter();

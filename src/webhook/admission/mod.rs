@@ -20,11 +20,11 @@ pub use review::Malformed;
 use review::Request;
 use subject::Subject;
 
-/// Annotation of a mirror pod, by which kubelet shows a static pod. The static pod already runs on
-/// its node, so changing the mirror has no effect.
+/// Annotation of a mirror pod, with which kubelet shows a static pod to the API server. The static
+/// pod already runs on its node, so changing the mirror has no effect.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Maximum number of containers with which judging a pod is certainly cheap.
+/// Number of containers up to which judging a pod is certainly cheap.
 const USUAL_CONTAINERS: usize = 64;
 
 /// The webhooks of this program; each has its own path.
@@ -70,7 +70,6 @@ pub struct ParsedReview {
     action: Action,
 }
 
-/// The action for a review.
 #[derive(Debug)]
 enum Action {
     /// The review does not concern this webhook: allow it unchanged.
@@ -88,7 +87,7 @@ enum Action {
 
 #[derive(Debug, Default)]
 struct Verdict {
-    /// The reasons to refuse the object. The response has the first.
+    /// Reasons to refuse the object. The response gives only the first one.
     refusals: Vec<String>,
     warnings: Vec<Warning>,
     patch: Patch,
@@ -142,7 +141,7 @@ impl ParsedReview {
 fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, TooLarge> {
     let is_new = request.operation == "CREATE";
     let is_change = request.operation == "UPDATE";
-    // A mutating webhook only handles creation: most of a pod's spec cannot change later.
+    // A mutating webhook only handles creation, because most of a pod's spec cannot change later.
     let is_handled = is_new || is_change && webhook == Webhook::Validate;
     let object = request
         .object
@@ -210,8 +209,8 @@ impl Admission {
     }
 
     fn mutate(&self, subject: Subject, everywhere: bool) -> Verdict {
-        // Templates stay as the author wrote them. Each pod made from a template is reviewed by
-        // itself. usher runs only on Linux.
+        // Templates stay as the author wrote them, because each pod made from a template is
+        // reviewed by itself. Pods for Windows stay, too, because usher runs only on Linux.
         let is_mirror = subject.pod.annotations.contains_key(MIRROR);
         if !subject.is_pod() || is_mirror || subject.pod.is_for_windows() {
             return Verdict::default();

@@ -13,7 +13,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Reads the pod of an object. `None` if objects of this kind have no pods, or if the pod is
-    /// malformed: the API server then refuses it, with a better message.
+    /// malformed, because the API server then refuses it, with a better message.
     ///
     /// # Errors
     ///
@@ -42,8 +42,8 @@ impl Subject {
         self.pod.owner.kind == "Pod"
     }
 
-    /// Positions of the containers with these names that have a liveness probe: the field of the
-    /// spec, and the index in its list.
+    /// Finds the containers with these names that have a liveness probe. Returns their positions: a
+    /// field of the spec, and the index in its list.
     pub(super) fn liveness_probes_of(
         &self,
         names: &BTreeSet<&str>,

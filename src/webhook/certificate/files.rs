@@ -19,7 +19,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Serves the certificate in `directory` with `served`, once it is [read](Files::reload).
+    /// Makes a source that sets the certificate of `directory` in `served` when it is
+    /// [read](Files::reload).
     pub fn new(directory: PathBuf, served: CurrentCertificate) -> Files {
         Files {
             directory,

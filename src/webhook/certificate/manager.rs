@@ -27,7 +27,7 @@ use serde_json::Value;
 use super::{CurrentCertificate, Pair};
 use usher_core::text::causes;
 
-/// Remaining validity at which a certificate is renewed: a third of its whole validity.
+/// Remaining validity at which a certificate is renewed, a third of the validity of a new one.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Write conflicts tolerated in a row.

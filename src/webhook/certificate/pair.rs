@@ -19,8 +19,8 @@ use rustls::sign::CertifiedKey;
 /// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Largest difference of clocks in a cluster: a certificate is valid from this long before it is
-/// made.
+/// Largest expected difference between the clocks in a cluster. A certificate is valid from this
+/// long before it is made.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// A certificate with its key, all in PEM.

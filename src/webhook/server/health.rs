@@ -18,8 +18,8 @@ use super::{HttpResponse, ServerState, ServerStates, accept, response, text_resp
 use crate::certificate::CurrentCertificate;
 use crate::metrics::Metrics;
 
-/// Limits of this listener. With more connections, kubelet's connection may be closed before its
-/// request is answered. Request bodies are not read, so no bytes are reserved for them.
+/// Limits of this listener. If there are more connections, kubelet's connection may be closed
+/// before its request is answered. Request bodies are not read, so no bytes are reserved for them.
 const LIMITS: Limits = Limits {
     connections: 512,
     bytes: 0,

@@ -1,7 +1,7 @@
 //! The servers: `reviews` by HTTPS, and [`health`] by HTTP on a thread of its own.
 //!
-//! [`ServerState`] says how far the program's shutdown is. `slots` decides which connection is
-//! closed when there are too many.
+//! [`ServerState`] says how far the program's shutdown has come. `slots` decides which connection
+//! is closed when there are too many.
 
 mod health;
 mod reviews;

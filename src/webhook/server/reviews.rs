@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 /// them.
 pub const MAX_REVIEW_BYTES: usize = 7 << 20;
 
-/// Size up to which a review counts as small. Most reviews are small.
+/// Size up to which a review is small. Most reviews are small.
 const SMALL_REVIEW_BYTES: usize = 128 << 10;
 
 /// Limits of this listener. An API server has a few connections. The bytes suffice for two reviews
@@ -47,8 +47,8 @@ const LIMITS: Limits = Limits {
     for_small: 4 << 20,
 };
 
-/// Pause after a costly review, in multiples of the time that the review took: all costly reviews
-/// together use at most a quarter of a processor.
+/// Pause after a costly review, in multiples of the time that the review took. So all costly
+/// reviews together use at most a quarter of a processor.
 const REST_FACTOR: u32 = 3;
 
 /// Bytes read from a connection at a time.
@@ -56,11 +56,12 @@ const BUFFER_BYTES: usize = 32 << 10;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit from the handshake to the end of the first request.
+/// Time limit from accept(2) to the end of the first request, including the TLS handshake.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest pause between two requests. API servers close an idle connection after 90 s. The client
-/// has to close first: a request that it sends while the server closes would be lost.
+/// Longest pause between two requests, longer than the 90 s after which API servers close an idle
+/// connection. The client has to close first, because a request that it sends while the server
+/// closes would be lost.
 const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,8 +69,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a costly review waits for its permit.
 const COSTLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for open requests to finish at shutdown: the longest time that an API server waits for a
-/// webhook.
+/// Time for open requests to finish at shutdown, as long as an API server waits for a webhook at
+/// most.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers reviews.

@@ -1,13 +1,13 @@
 //! Limits on the connections of a listener and on the bytes of their requests.
 //!
 //! A new connection always gets a slot. If all slots are taken, another connection is evicted.
-//! First comes a connection that has not sent a whole request within [`REQUEST_TIMEOUT`]. Then come
-//! connections of an address with many connections, connections that have sent no request yet, and
-//! the connection that has been idle the longest. Connections whose clients have shown a
+//! Evicted first is a connection that has not sent a whole request within [`REQUEST_TIMEOUT`]. Next
+//! are connections of an address with many connections, connections that have sent no request yet,
+//! and the connection that has been idle the longest. Connections whose clients have shown a
 //! certificate come last.
 //!
-//! The bytes of a request count as they arrive. When there is no room for more, the connection with
-//! the largest unfinished request is evicted.
+//! The bytes of a request count against the limit as they arrive. When there is no room for more,
+//! the connection with the largest unfinished request is evicted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time that a request waits until there is room for its bytes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Number of connections that an address may have before it counts as an address with many
-/// connections. An API server has a few connections.
+/// Number of connections from one address up to which the address is no reason to evict them. An
+/// API server has a few connections.
 const USUAL_PER_ADDRESS: usize = 32;
 
 /// Limits for all connections of a listener together.
@@ -189,8 +189,8 @@ impl Table {
         bytes.fold(0, usize::saturating_add)
     }
 
-    /// Counts more bytes of a request. If there is no room, evicts connections whose unfinished
-    /// request is larger.
+    /// Counts more bytes of a request. While there is no room, evicts the connection with the
+    /// largest unfinished request, unless that is this connection.
     fn count(&mut self, number: u64, more: usize) -> Count {
         loop {
             let Some(own) = self
@@ -457,7 +457,7 @@ mod tests {
             assert_eq!(slot.count(10).await, Ok(()));
         }
         assert!(is_evicted(&larger) && !is_evicted(&large));
-        // A complete request is not evicted for its size.
+        // A connection is not evicted for the size of a complete request.
         large.mark_received();
         assert!(!is_evicted(&large));
         drop(large);

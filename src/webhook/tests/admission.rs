@@ -9,7 +9,7 @@ use crate::admission::{Malformed, Webhook};
 
 const ALL: [Webhook; 3] = [Webhook::Mutate, Webhook::MutateNamespace, Webhook::Validate];
 
-/// A pod of a proxy and a shop, without usher annotations.
+/// A pod with the containers `proxy` and `shop`, without usher annotations.
 fn plain() -> Value {
     json!({
         "apiVersion": "v1",
@@ -214,7 +214,7 @@ fn an_added_annotation_that_another_webhook_has_changed_since_is_left_alone() {
         *annotation_of_webhook = value.into();
         let after = created(Webhook::Mutate, &pod);
         assert_eq!(annotation(&after, key), Some(value));
-        // The changed annotation counts as the author's at every later call.
+        // At every later call, the webhook treats the changed annotation as the author's.
         let again = created(Webhook::Mutate, &after.object);
         assert_eq!(annotation(&again, key), Some(value));
     }
@@ -335,7 +335,8 @@ fn a_template_is_judged_and_not_changed() {
     for kind in manifest::kinds().filter(|kind| *kind != "Pod") {
         let reply = created(Webhook::Validate, &templated(kind, &mesh()));
         assert_eq!(reply.refused, None, "{kind}");
-        // No warning about missing annotations, which the webhook adds to the template's pods.
+        // There is no warning about missing annotations, because the webhook adds them to the
+        // template's pods.
         assert_eq!(reply.warnings, Vec::<String>::new(), "{kind}");
         let reply = created(Webhook::Validate, &templated(kind, &wrong()));
         let sentence = reply.refused.expect("refused");

@@ -1,5 +1,4 @@
-//! Attackers beside an API server: the API server's reviews are answered, whatever the attackers
-//! do.
+//! Tests that an API server's reviews are answered, whatever attackers do beside it.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use super::server::{
 };
 use crate::certificate::{ClientAuthorities, Pair};
 
-/// Longest acceptable wait for an answer: the API server gives up after 5 s.
+/// Longest acceptable wait for an answer. The API server gives up after 5 s.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Asserts that a review on a new connection is answered soon.
@@ -118,8 +117,8 @@ async fn silent_connections_do_not_block_health() {
     assert_eq!(answered.expect("an answer").0, StatusCode::OK);
 }
 
-/// Reviews are answered on the test's thread. The blocking reads below keep it busy, so only
-/// another thread can answer them.
+/// Reviews are answered on the test's thread, which the blocking reads below keep busy. So only
+/// another thread can answer the requests for health.
 #[tokio::test]
 async fn health_is_answered_while_the_thread_of_reviews_is_busy() {
     let (served, _) = certified();

@@ -175,7 +175,7 @@ fn files_are_read_again_when_they_change() {
     assert!(!files.reload().unwrap());
     assert!(served.has_certificate());
 
-    // The certificate and the key do not belong together: the files are just being replaced.
+    // The certificate and the key do not match, as while the files are being replaced.
     let other = Pair::make(HOST, now()).unwrap();
     write("tls.crt", &other.certificate);
     assert!(files.reload().is_err());

@@ -102,7 +102,6 @@ fn plan_of_shim(pod: &Pod, rules: &Rules) -> Plan {
     plan
 }
 
-/// Containers that the container `name` waits for.
 fn waits_for(plan: &Plan, name: &str) -> Vec<String> {
     let stages = match (plan.role(name), plan.position(name)) {
         (_, Some(position)) => &plan.stages()[..position],

@@ -1,4 +1,4 @@
-//! Manifests in `scripts/kubernetes`.
+//! Tests of the manifests in `scripts/kubernetes`.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value;
 use usher_core::manifest::pod_path;
 
-/// The documents of all manifests.
 fn documents() -> Vec<Value> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kubernetes");
     let files = fs::read_dir(directory).expect("the manifests");

@@ -1,4 +1,5 @@
-//! Tests of reviews, certificates, manifests and the servers, with a fake API server and real TLS clients.
+//! Tests of reviews, certificates, manifests and the servers, with a fake API server and real TLS
+//! clients.
 
 mod admission;
 mod attacks;
@@ -12,7 +13,7 @@ mod server;
 
 use std::time::{Duration, SystemTime};
 
-/// Generous limit for anything that has to happen.
+/// Generous time limit for each expected event.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn now() -> SystemTime {

@@ -25,7 +25,7 @@ pub(super) fn admission() -> Admission {
     }
 }
 
-/// A review of the creation of an object, or of its change if there is an old one.
+/// A review of the creation of `object`, or of its change from `old`.
 pub(super) fn review(object: &Value, old: Option<&Value>) -> Value {
     let kind = object["kind"].as_str().expect("a kind");
     json!({

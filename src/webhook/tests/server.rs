@@ -1,4 +1,5 @@
-//! The servers over real TLS, with a client that trusts the authorities that the API server would.
+//! Tests of the servers over real TLS, with a client that trusts the authorities that the API
+//! server would.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub(super) struct Running {
 
 pub(super) type Sender = http1::SendRequest<Full<Bytes>>;
 
-/// Starts the program with the test's certificate. The program's directory of certificates is
-/// empty.
+/// Starts the program with the certificate in `served`. The program's own certificate directory is
+/// empty, so this certificate stays in use.
 pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Running {
     start_for(served, drain, None).await
 }

@@ -214,7 +214,8 @@ fn of_defer(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
     warnings
 }
 
-/// Warnings about a container with its own restart rules, which usher knows from annotations only.
+/// Warnings about a container with restart rules of its own. The shim cannot see these rules unless
+/// annotations repeat them.
 fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> {
     match role {
         Role::App | Role::Init => of_unseen_restarts(plan, container, role),

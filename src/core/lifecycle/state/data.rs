@@ -65,7 +65,8 @@ pub(in crate::lifecycle) struct Releasing {
 pub(super) enum Start {
     /// Not answered yet.
     Open(RequestId),
-    /// Answered, and the container was held: its postStart handler may have come.
+    /// Answered, because the container was held. Contains the state of its postStart handler, which
+    /// the caller may have run since the answer.
     Answered(PostStart),
 }
 
@@ -116,8 +117,9 @@ pub(in crate::lifecycle) struct Exiting {
     pub until: Time,
     /// The Start was answered with success.
     pub(super) was_started: bool,
-    /// Latest time until which the exit waits for the reason of the container's end to be written
-    /// down. The caller reads the reason when it hears of the exit.
+    /// Latest time until which the exit waits for the shim to write down why it ended the
+    /// container. The caller reads this reason when it hears of the exit. `None` if the exit need
+    /// not wait.
     pub reason_deadline: Option<Time>,
 }
 

@@ -1,9 +1,10 @@
 //! The state of one container, from its creation until its exit is published.
 //!
 //! A container is in one of these states, and only the methods of [`ContainerState`] lead from one
-//! to another. A method called in a wrong state changes nothing and returns an error. The state
-//! holds what is true only in that state: the pending Start, the init process and its freezer, the
-//! progress of a stop. It determines what the caller reads and which calls are legal.
+//! to another. A method called in a wrong state changes nothing and returns an error. Each state
+//! holds the data that exist only in this state: the pending Start, the init process and its
+//! freezer, the progress of a stop. The state determines what the caller reads and which calls are
+//! legal.
 //!
 //! ```text
 //!   Creating ---------> Undoing                            the caller of the Create has gone
@@ -31,11 +32,12 @@
 //!   Exited                                                the caller knows
 //! ```
 //!
-//! In `Blocked` the Start waits for its answer; in `Held` it was answered. The arrow `end` leads to
-//! `Ending` from `Blocked` and `Held`, too. The arrow `not released` leads to `Created`, or to
-//! `Held` if the Start was answered. A parked container that exits by itself goes to `Exiting`.
-//! While a program is executed, by a release or a restart, its exit can arrive before the report of
-//! the execution: the state keeps the exit until then.
+//! In `Blocked` the Start waits for its answer; in `Held` it was answered. In `BackingOff` and
+//! `Withheld` the program has exited, but the shim hides this exit from the caller. The arrow `end`
+//! leads to `Ending` from `Blocked` and `Held`, too. The arrow `not released` leads to `Created`,
+//! or to `Held` if the Start was answered. A parked container that exits by itself goes to
+//! `Exiting`. While a program is executed, by a release or a restart, its exit can arrive before
+//! the report of the execution: the state keeps the exit until then.
 
 mod data;
 #[cfg(test)]
@@ -252,9 +254,9 @@ impl ContainerState {
 
     /// Moves to Running, because the program was executed. `execution` is the number of this
     /// execution in the pod, and `watch` the probe in use. If the Start is still open, `post_start`
-    /// becomes the state of the postStart handler; otherwise the handler's state stays. Returns the
-    /// state before: its open Start is to be answered now, and then an exit that came before this
-    /// report is to be handled.
+    /// becomes the state of the postStart handler; otherwise the handler keeps its state from Held.
+    /// Returns the state before. The caller of this method answers the Start if it is still open,
+    /// and then handles the exit if one came before this report.
     pub fn complete_release(
         &mut self,
         now: Time,
@@ -281,8 +283,9 @@ impl ContainerState {
     }
 
     /// Undoes the release, because the program could not be executed. The container is Created
-    /// again, or is Held since `now` if its Start was answered. Returns the state before: its open
-    /// Start is to be answered now, and then an exit that came before this report is to be handled.
+    /// again, or is Held since `now` if its Start was answered. Returns the state before. The
+    /// caller of this method answers the Start if it is still open, and then handles the exit if
+    /// one came before this report.
     pub fn take_back_release(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
@@ -369,7 +372,7 @@ impl ContainerState {
     }
 
     /// Moves from Running to Withheld, because the program has succeeded: the process is gone, but
-    /// the caller still reads RUNNING.
+    /// the caller still sees the container as running.
     pub fn withhold(&mut self, now: Time) -> Result<(), InvalidTransition> {
         match self.inner {
             Inner::Running(..) => {
@@ -394,7 +397,7 @@ impl ContainerState {
 
     /// Moves to Exiting, because the process is gone for good. Returns the Start if it was not
     /// answered yet. Fails in a state without a process, and while the program is being executed:
-    /// then [`exits_early`](ContainerState::exits_early) keeps the exit.
+    /// then [`record_early_exit`](ContainerState::record_early_exit) keeps the exit.
     pub fn exit(&mut self, exit: FinalExit) -> Result<Option<RequestId>, InvalidTransition> {
         let (start, reason_deadline) = match self.inner {
             Inner::Created(_) => (EndedStart::None, None),
@@ -415,7 +418,7 @@ impl ContainerState {
         }
     }
 
-    /// Records that the reason of the container's end is written down.
+    /// Records that the reason why usher has ended the container is written down.
     pub fn mark_last_words_written(&mut self) {
         match &mut self.inner {
             Inner::Ending(
@@ -444,8 +447,9 @@ impl ContainerState {
     }
 
     /// Keeps an exit that arrived before the report of the execution, until
-    /// [`released`](ContainerState::released), [`not_released`](ContainerState::not_released) or
-    /// [`restarted`](ContainerState::restarted) returns it.
+    /// [`complete_release`](ContainerState::complete_release),
+    /// [`take_back_release`](ContainerState::take_back_release) or
+    /// [`complete_restart`](ContainerState::complete_restart) returns it.
     pub fn record_early_exit(&mut self, status: ExitStatus) -> Result<(), InvalidTransition> {
         match &mut self.inner {
             Inner::Releasing(_, Releasing { exit, .. })
@@ -457,10 +461,10 @@ impl ContainerState {
         }
     }
 
-    /// The progress of the container's stop; `None` if no program runs or is being executed, or if
-    /// the exit of a program that is executed for the first time is known already. If a restart in
-    /// place is under way, a stop is recorded even after the exit of its process: it decides if the
-    /// program is restarted once more.
+    /// The progress of the container's stop. `None` if no program runs or is being executed, or if
+    /// the exit of a program that is executed for the first time is known already. During a restart
+    /// in place, a stop can be recorded even after the exit of the new process, because the stop
+    /// decides if the program is restarted once more.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
             Inner::Running(_, Running { stop, .. })

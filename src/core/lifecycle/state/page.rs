@@ -57,7 +57,8 @@ const TRANSITIONS: [(&str, Transition); 16] = [
     ("report hidden exit", |state| {
         state.report_hidden_exit(EXIT).is_ok()
     }),
-    // An exit that arrives while the program is still being executed is held back until then.
+    // An exit that arrives while the program is being executed is kept until the report of this
+    // execution.
     ("exit", |state| {
         state.record_early_exit(FAILED).is_err() && state.exit(EXIT).is_ok()
     }),
@@ -98,7 +99,7 @@ impl ContainerState {
     }
 }
 
-/// The rows of the page's table below that heading, without its header.
+/// Returns the rows of the page's table below `heading`, without the table's header.
 fn rows(heading: &str) -> Vec<Vec<String>> {
     let part = PAGE.split(heading).nth(1).unwrap_or_default();
     let part = part.split("\n## ").next().unwrap_or_default();

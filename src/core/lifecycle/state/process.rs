@@ -11,7 +11,7 @@ pub(super) enum ParkedInit {
     /// a checkpoint.
     ToRestore,
     Restoring,
-    /// The process could not be restored, and is not tried again.
+    /// The restore has failed, and is not tried again.
     Unrestorable,
     Process(Process),
 }
@@ -81,8 +81,8 @@ impl ContainerState {
         }
     }
 
-    /// Records that the next init process of a restart in place is parked. Changes nothing in a
-    /// state other than Restarting.
+    /// Records that a restart in place has created the next init process, which is parked: it does
+    /// not execute the program yet. Changes nothing in a state other than Restarting.
     pub fn park_next_init(&mut self) {
         if let Inner::Restarting(process, _) = &mut self.inner {
             *process = Some(Process::THAWED);
@@ -150,8 +150,8 @@ impl ContainerState {
     }
 
     /// True if the init process has exited: for good, before a restart in place, or with a success
-    /// that is withheld. The container may still read RUNNING. False from the time when the next
-    /// process of a restart is parked.
+    /// that is withheld. The caller may still see the container as running. False from the time
+    /// when the next process of a restart is parked.
     pub fn has_exited(&self) -> bool {
         !self.is_creating() && !self.has_no_process_yet() && self.freezer().is_none()
     }

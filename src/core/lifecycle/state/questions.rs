@@ -93,7 +93,7 @@ impl ContainerState {
         matches!(self.inner, Inner::Withheld { .. })
     }
 
-    /// True from the answer of the container's Create until the container has exited for good. True
+    /// True from the answer to the container's Create until the container has exited for good. True
     /// also if its process is gone before a restart in place, or its success is withheld.
     pub fn is_alive(&self) -> bool {
         !self.is_creating() && !self.is_exited()
@@ -128,7 +128,8 @@ impl ContainerState {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Withheld { .. })
     }
 
-    /// True if its program has exited and is to be restarted in place, or is being restarted.
+    /// True if the container's program has exited and is to be restarted in place, or is being
+    /// restarted.
     pub fn will_run_again(&self) -> bool {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(..))
     }
@@ -170,7 +171,7 @@ impl ContainerState {
 
     /// True from the time when the container's turn comes or its Start is answered, until it has
     /// exited for good. The caller sees it as running, or will soon. True also while a parked
-    /// container is ended.
+    /// container is being ended.
     pub fn is_running_for_caller(&self) -> bool {
         !matches!(
             self.inner,
@@ -278,7 +279,6 @@ impl ContainerState {
         }
     }
 
-    /// The state in one word.
     pub fn summary(&self) -> StateSummary {
         match &self.inner {
             Inner::Creating | Inner::Undoing => StateSummary::Creating,

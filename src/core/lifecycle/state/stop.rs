@@ -50,8 +50,9 @@ impl Stop {
             && !matches!(self, Stop::KillScheduled { .. })
     }
 
-    /// True if the stop signal was delivered or SIGKILL is scheduled, unless that was for a failure.
-    /// True also if the pod no longer waits for the program.
+    /// True if the stop signal was delivered or SIGKILL is scheduled, unless this was done because
+    /// a probe or postStart handler has failed. True also if the pod no longer waits for the
+    /// program.
     pub fn is_under_way(self) -> bool {
         (self.is_delivered() || self.kill_at().is_some()) && !self.is_for_failure()
     }
@@ -61,7 +62,8 @@ impl Stop {
         matches!(self, Stop::Killed { .. } | Stop::GivenUp { .. })
     }
 
-    /// The time when SIGKILL was delivered. `None` before that, and once the container is given up.
+    /// The time when SIGKILL was delivered. `None` before that, and once the pod no longer waits
+    /// for the program.
     pub fn killed_at(self) -> Option<Time> {
         match self {
             Stop::Killed { at, .. } => Some(at),
@@ -126,8 +128,9 @@ impl Stop {
         }
     }
 
-    /// The state after the end of the preStop handler. `None` if there is no such end to record:
-    /// the shim has started no handler, the handler was over, or a signal came before its end.
+    /// The state after the end of the preStop handler. `None` if the end of a handler changes
+    /// nothing: the shim has started no handler, the handler was over, or a signal came before its
+    /// end.
     pub fn prepared(self) -> Option<Stop> {
         match self {
             Stop::Preparing {

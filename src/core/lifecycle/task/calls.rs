@@ -18,8 +18,8 @@
 //! | being deleted | | | | | | | yes | |
 //! | being checkpointed, with which it exits | | | | - | | | | |
 //!
-//! A Delete joins one that is under way. Until its exit is published a task reads as before, but
-//! calls that need a process fail.
+//! A second Delete joins the one under way. Until its exit is published, the caller sees a task as
+//! before, but calls that need a process fail.
 //!
 //! A task that is being created does not exist for its caller, except for a Delete, which waits.
 //! Start, Kill and Exec depend on the pod as well, which is not in this table.
@@ -54,7 +54,7 @@ pub struct IllegalCall {
     state: State,
 }
 
-/// A row of the table.
+/// The state of a task, as a row of the module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     ToRestore,
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// The state as the caller sees it: a task reads running until its exit is published.
+    /// The state as the caller sees it: running until the exit is published.
     fn word_for_caller(self) -> &'static str {
         match self {
             State::ToRestore | State::Restoring | State::Created => self.word(),
@@ -215,7 +215,7 @@ mod tests {
         ContainerId::from("web")
     }
 
-    /// A pod whose task is in the state of a row of the table.
+    /// Creates a pod whose task is in the state that a row of the table names.
     fn pod(row: &str) -> Pod {
         let mut pod = Pod::default();
         let new = NewContainer {

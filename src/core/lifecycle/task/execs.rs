@@ -1,4 +1,5 @@
-//! The execs of a container: further processes, which its exit waits for.
+//! The execs of a container: further processes. The container's exit is published after theirs, or
+//! after a time limit.
 //!
 //! ```text
 //!   Added --> Starting --> Running --> Exiting --> Exited
@@ -121,7 +122,6 @@ impl Execs {
         execs.any(|exec| matches!(exec, Exec::Starting | Exec::Running))
     }
 
-    /// True if an exec runs.
     pub fn has_running(&self) -> bool {
         self.0.values().any(|exec| *exec == Exec::Running)
     }
@@ -141,12 +141,11 @@ impl Execs {
         self.0.contains_key(exec_id)
     }
 
-    /// Adds an exec of the caller.
     pub fn add(&mut self, exec_id: &str) {
         self.0.insert(exec_id.to_owned(), Exec::Added);
     }
 
-    /// Records that the process of an exec has exited, and its exit is to be published. `None` if
+    /// Records the end of an exec's process, whose exit is then to be published. `None` means that
     /// the process could not be started.
     pub fn exit(&mut self, exec_id: &str, status: Option<ExitStatus>) {
         let exit = status.map_or(Exec::NeverRan, |status| Exec::Exiting(status.code()));
@@ -210,13 +209,13 @@ impl Pod {
         self.task(id)?.execs.check(id, exec_id, call)
     }
 
-    /// Records that the driver begins to start the process of an exec. The driver reports success
-    /// with [`handle_exec_started`](Pod::handle_exec_started), failure with
+    /// Moves an exec to Starting: the driver starts its process. The driver reports success with
+    /// [`handle_exec_started`](Pod::handle_exec_started), and a failed start or the later exit with
     /// [`handle_exec_over`](Pod::handle_exec_over).
     ///
     /// # Errors
     ///
-    /// As for [`allows_exec`](Pod::allows_exec).
+    /// If [`allows_exec`](Pod::allows_exec) refuses a Start.
     pub fn handle_exec_start(&mut self, id: &ContainerId, exec_id: &str) -> Result<(), Refusal> {
         self.allows_exec(id, exec_id, ExecCall::Start)?;
         self.with_container(id, |context| {

@@ -3,8 +3,8 @@
 //! The [state](super::state) of a container determines what the caller reads and which call is
 //! legal ([`calls`]). [`publication`] decides when the exit is reported, [`signals`] if a signal is
 //! sent, waits or is refused, and [`updates`] when a change of resources begins. [`removal`]
-//! decides when the runtime state is cleaned up and the container is deleted. [`execs`] are its
-//! further processes.
+//! decides when the runtime state is cleaned up and the container is deleted. [`execs`] are the
+//! container's further processes.
 
 mod calls;
 mod execs;
@@ -54,8 +54,8 @@ pub enum TaskStatus {
 }
 
 impl Pod {
-    /// Records that the next init process of a container that is restarted in place is parked. The
-    /// driver then executes its program, and reports with
+    /// Records that a restart in place has created the container's next init process. This process
+    /// then executes the program, and the driver reports with
     /// [`handle_restarted`](Pod::handle_restarted).
     pub fn handle_created_again(&mut self, id: &ContainerId) {
         self.with_container(id, |context| context.container.state.park_next_init());
@@ -80,7 +80,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Records the end of a pause. A failed one leaves the container thawed.
+    /// Records the outcome of a pause. After a failure the container is thawed.
     pub fn handle_paused(&mut self, now: Time, id: &ContainerId, is_done: bool) {
         self.now = now;
         let freezer = match is_done {
@@ -91,7 +91,7 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records the end of a resume. A failed one changes nothing.
+    /// Records the outcome of a resume. A failure changes nothing.
     pub fn handle_resumed(&mut self, now: Time, id: &ContainerId, is_done: bool) {
         self.now = now;
         if is_done {
@@ -109,7 +109,7 @@ impl Pod {
 }
 
 impl Pod {
-    /// True from the answer of the container's Create until its deletion.
+    /// True from the answer to the container's Create until the container's deletion.
     pub fn is_known(&self, id: &ContainerId) -> bool {
         self.satisfies(id, Container::is_known)
     }
@@ -162,7 +162,7 @@ impl Container {
         self.state.has_exited() && !self.state.is_exited()
     }
 
-    /// True from the answer of the container's Create: before that, it does not exist for the
+    /// True once the container's Create was answered. Before, the container does not exist for the
     /// caller.
     fn is_known(&self) -> bool {
         !self.state.is_creating()

@@ -21,15 +21,16 @@ pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Pod {
     /// Records that the wait for a reader of the init process's output is over
-    /// ([`Action::EndOutput`]): clients have read all of it, or were too slow. The exit is
-    /// published unless it waits for more.
+    /// ([`Action::EndOutput`]): clients have read all of it, or were too slow. Publishes the exit
+    /// unless it waits for something else.
     pub fn handle_output_read(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| context.container.state.mark_output_read());
         self.settle(now);
     }
 
-    /// Records that the reason of the container's end is written down ([`Action::WriteMessage`]).
+    /// Records that the driver has written down why usher ended the container
+    /// ([`Action::WriteMessage`]).
     pub fn handle_last_words_written(&mut self, now: Time, id: &ContainerId) {
         self.now = now;
         self.with_container(id, |context| {
@@ -40,8 +41,8 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// Rule: an exit is published when nothing is left that the caller should get before the exit,
-    /// or when the time limit for it is over. `None` if the container has no unpublished exit.
+    /// Rule: an exit is published when the caller has got everything that should come before the
+    /// exit, or when the time limit is over. `None` if the container has no unpublished exit.
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let execs = &self.container.execs;
         let exiting = self.container.state.as_exiting()?;

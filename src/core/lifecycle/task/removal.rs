@@ -39,7 +39,7 @@ pub(in crate::lifecycle) enum Removal {
     None,
     /// The caller has sent a Delete, which waits for the creation, a cleanup or the exit.
     Wanted,
-    /// The parked process is being killed, because the program was never executed.
+    /// The init process is being killed. It has never executed the container's program.
     KillsParked,
     UnderWay,
 }
@@ -77,24 +77,24 @@ impl Container {
         self.cleanup == Cleanup::UnderWay
     }
 
-    /// True while the OCI runtime cannot release the container: it is deleted before it was
-    /// restored, or a checkpoint that ends it is made. If the container is removed, the removal
-    /// answers its open Start.
+    /// True while the OCI runtime cannot execute the container's program. Either the container is
+    /// being deleted before its restore from a checkpoint, or a checkpoint that ends the container
+    /// is being made. If the container is removed, the removal answers its open Start.
     pub fn is_busy(&self) -> bool {
         self.is_cleanup_under_way() || self.is_removal_wanted() && self.state.has_no_process_yet()
     }
 
-    /// Forgets the cleanup after the last process, because the next process begins. Returns true if
-    /// that cleanup was done.
+    /// Resets the progress of the cleanup, because the container's next process begins. Returns
+    /// true if the cleanup after the last process was done.
     pub fn begin_next_process(&mut self) -> bool {
         std::mem::replace(&mut self.cleanup, Cleanup::None) == Cleanup::Done
     }
 }
 
 impl Pod {
-    /// Records a Delete of the caller. The driver answers it, and all others that are open, when
-    /// [`Action::Delete`] is done or has failed. This action may come later: a creation, a cleanup
-    /// and the kill of a parked process end first.
+    /// Records a Delete of the caller. The driver answers this and all other open Deletes of the
+    /// container when [`Action::Delete`] is done or has failed. This action may come later: a
+    /// creation, a cleanup and the kill of a parked process end first.
     ///
     /// # Errors
     ///
@@ -138,9 +138,9 @@ impl Pod {
     }
 
     /// Records the outcome of [`Action::CleanUp`], which removes the runtime state of an exited
-    /// container before the caller deletes it. If it is done, a later deletion has only the root
-    /// file system left to remove. If it failed or timed out, the deletion does all the work. After
-    /// a timeout a Delete that waits for the cleanup fails.
+    /// container before the caller deletes it. After a successful cleanup, the deletion has only
+    /// the root file system left to remove. Otherwise the deletion does all the work. After a
+    /// timeout a Delete that waits for the cleanup fails.
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
         self.with_container(id, |context| {
@@ -179,9 +179,9 @@ impl Pod {
         self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
     }
 
-    /// Schedules the cleanup of the runtime state of a container whose process has just exited:
-    /// later if the exit lets other containers go on. Schedules nothing if the container shares a
-    /// PID namespace or has poststop hooks.
+    /// Schedules the cleanup of the runtime state of a container whose process has just exited: a
+    /// little later if the exit makes the shim start other containers, run hooks or send signals.
+    /// Schedules nothing if the container shares a PID namespace or has poststop hooks.
     pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
         let is_busy = self.is_about_to_go_on() && !self.will_run_again(id);
         let at = match is_busy {
@@ -202,7 +202,7 @@ impl Pod {
 impl Subject<'_> {
     /// Rule: a [planned](Pod::plan_cleanup) cleanup of runtime state begins at its time. It waits
     /// for execs, which may be in the container's cgroup, and while the program is being executed.
-    /// None begins during a deletion.
+    /// No cleanup begins during a deletion.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
         let container = self.container;
         let Cleanup::Due(at) = container.cleanup else {

@@ -1,7 +1,8 @@
-//! All orders in which calls and effects of one container can come, fail and overlap.
+//! Exploration of all orders in which calls and effects of one container can come, fail and
+//! overlap.
 //!
-//! The model keeps what is under way outside of the core, as the shim does, and holds the core to
-//! what the OCI runtime and the caller rely on.
+//! The model keeps track of what is under way outside of the core, as the shim does. It checks what
+//! the OCI runtime and the caller expect of the core.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -18,7 +19,6 @@ use crate::process::ExitStatus;
 use crate::simulator::expand;
 use crate::sizing::{Bytes, Limit, SizeChange};
 
-/// An effect that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Effect {
     Create,
@@ -57,7 +57,7 @@ enum ExecState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// The effect is over, well or not.
+    /// The effect is over. The flag is true if it has succeeded.
     Over(Effect, bool),
     /// The caller of the creation has gone away.
     CreateAbandoned,
@@ -81,7 +81,7 @@ enum Event {
     Timer,
 }
 
-/// Numbers of events that may still happen.
+/// Maximum numbers of further events.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Limits {
     calls: u8,
@@ -566,7 +566,7 @@ impl Fork {
         self.under_way.insert(effect);
     }
 
-    /// Checks a state in which no event is left but the passing of time.
+    /// Checks a final state, in which nothing more can happen except that time passes.
     fn check_at_rest(&self) {
         assert!(self.kills.is_empty(), "a Kill is not answered");
         if self.is_removed {

@@ -34,7 +34,7 @@ struct Update {
     change: SizeChange,
 }
 
-/// The Update under way: the size of the container before it, and after it if it succeeds.
+/// The container's size before the Update under way, and after this Update if it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct UnderWay {
     before: Size,

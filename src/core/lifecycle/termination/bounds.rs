@@ -1,6 +1,5 @@
-//! Bounds of the waits in a termination, or in the stop of a single container: the latest end of
-//! each wait, and the event that ends it ([`Then`]). Only the status shows these bounds: no signal
-//! depends on them.
+//! Bounds for the status: how long a container waits at most, in a termination or while it alone is
+//! stopped, and which event then ends the wait ([`Then`]). No signal depends on these bounds.
 //!
 //! The times for the step under way come from the rules that deliver its signals. The times for
 //! later steps are computed from them: each step is assumed to take as long as it may.
@@ -44,8 +43,9 @@ impl Pod {
         soonest.or_else(|| subject.next_signal_of_lone_stop(now))
     }
 
-    /// The latest time at which a held defer container runs or is left out, and which of the two.
-    /// `None` if no termination under way applies to the container, or if its step is over.
+    /// The latest time at which a held defer container is run or is left out, and which of the two
+    /// happens. `None` if no termination under way applies to the container, or if its step is
+    /// over.
     pub(in crate::lifecycle) fn turn_comes(&self, container: &Container) -> Option<(Time, Then)> {
         let termination = self.termination_for(container)?;
         let turn = container.defer_turn()?;
@@ -98,9 +98,10 @@ impl Pod {
         )
     }
 
-    /// The latest end of a step that begins at `began`, or `began` if the grace policy skips the
-    /// step for lack of time. Called only for steps that have containers, and for the step under
-    /// way. Does not count the time that defer containers may be granted later.
+    /// The time at which a step that begins at `began` is over at the latest. This is `began`
+    /// itself if the grace policy skips the step for lack of time. Called only for steps that have
+    /// containers, and for the step under way. Does not count the time that defer containers may be
+    /// granted later.
     fn latest_end(&self, step: Step, began: Time) -> Time {
         let Some(ends) = self.ends_from(step, began) else {
             return began;

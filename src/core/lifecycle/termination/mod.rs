@@ -53,13 +53,13 @@ pub(in crate::lifecycle) struct Termination {
     defers: Defers,
     step: Step,
     step_began: Time,
-    /// The step had time when it began: it was not skipped.
+    /// True if the step had time left when it began. False if the step is skipped.
     is_under_way: bool,
     /// Time that each container or hook has used in this step, for the log.
     used: Vec<(String, Duration)>,
     /// Time granted to defer containers beyond the grace period.
     pub extension: Extension,
-    /// The log has said that the grace period is over.
+    /// True if the log already says that the grace period is over.
     is_grace_over: bool,
     /// Time when the deadline was last shortened, or was found to be past. Containers get two
     /// seconds from this time on.
@@ -176,7 +176,8 @@ impl Termination {
         if !self.cause.is_decided() {
             self.cause = cause;
         }
-        // The deadline may be that of an early SIGKILL, which leaves the grace period as it was.
+        // The present deadline may come from an early SIGKILL, which must not change the length of
+        // the grace period. So `shorten` is called only for an earlier deadline.
         if deadline < self.deadline {
             self.shorten(deadline, now);
         }
@@ -201,8 +202,8 @@ impl Termination {
     }
 
     /// The time of SIGKILL for containers that get their last stop signal at the end of the grace
-    /// period. SIGKILL comes two seconds after this end, or after the shim has learned of it,
-    /// whichever is later.
+    /// period. SIGKILL comes two seconds after this end, or two seconds after the shim has learned
+    /// of this end, whichever is later.
     pub fn last_moment(&self) -> Time {
         let known = self.deadline.max(self.shortened.unwrap_or_default());
         known.after(MIN_GRACE)
@@ -320,9 +321,9 @@ impl Pod {
             .is_some_and(Termination::leaves_hooks_out)
     }
 
-    /// True if defer containers that have not begun are left out: the caller leaves no time, or has
-    /// killed a defer container. Also if no program of an ordered container was executed in this
-    /// run.
+    /// True if no more defer containers are run, because the caller leaves no time or has killed a
+    /// defer container. Also true if, in this run, no program of a container that usher orders was
+    /// executed.
     pub(in crate::lifecycle) fn leaves_defers_out(&self) -> bool {
         let by_caller = self
             .termination
@@ -348,10 +349,10 @@ impl Pod {
         }
     }
 
-    /// True if a termination applies to the container: to the ordered containers of this run or,
-    /// after `usher stop`, to all but the sandbox. Does not check that a termination is under way.
-    /// A termination decided by the shim does not apply to a container whose Start is unanswered:
-    /// its Start would seem to have failed.
+    /// True if a termination applies to the container. It applies to the containers of this run
+    /// that usher orders or, after `usher stop`, to all containers but the sandbox. A termination
+    /// decided by the shim does not apply to a container whose Start is unanswered, because the
+    /// caller would see this Start fail. Does not check that a termination is under way.
     pub(in crate::lifecycle) fn is_to_be_stopped(&self, container: &Container) -> bool {
         let termination = self.termination.as_ref();
         let by_hand = termination.is_some_and(Termination::is_by_hand);
@@ -363,8 +364,7 @@ impl Pod {
     }
 
     /// True if a held container is left after a termination decided by the shim is over, for
-    /// example because its Start came too late. A defer container that has had its turn does not
-    /// count.
+    /// example because its Start came too late. Ignores defer containers that have had their turn.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);

@@ -39,9 +39,9 @@ impl Pod {
         self.step_begins();
     }
 
-    /// The termination after the death of the sandbox, and when it takes effect: now. The
-    /// containers have lost their network and are to stop in order. `None` while the sandbox lives,
-    /// or if no container that usher orders is alive.
+    /// The termination after the death of the sandbox, and the time at which it begins, which is
+    /// now. The containers have lost their network and are to stop in order. `None` while the
+    /// sandbox lives, or if no container that usher orders is alive.
     fn sandbox_died(&self) -> Option<(Time, Termination)> {
         let alive = self
             .containers
@@ -142,7 +142,8 @@ impl Pod {
             },
             Step::Apps | Step::Sidecars => {
                 let left = self.members().map(|(_, container)| &container.state);
-                // A living container gets SIGKILL before it is given up.
+                // The step waits for a living container at least until this container has got
+                // SIGKILL.
                 let stuck = left.map(|state| match state.stop().killed_at() {
                     Some(at) => Some(ends.stuck().max(at.after(STUCK))),
                     None => state.is_ending().then(|| ends.stuck()),

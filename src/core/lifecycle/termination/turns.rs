@@ -1,4 +1,5 @@
-//! The turns in which apps and sidecars are stopped.
+//! The order in which apps and sidecars are stopped: a container gets its stop signal when its turn
+//! comes.
 
 use crate::lifecycle::action::{Cause, SignalReason, Step};
 use crate::lifecycle::rules::{Decision, Due, Subject};
@@ -9,9 +10,9 @@ use super::{StepDeadlines, place};
 
 impl Subject<'_> {
     /// Rule: when the grace period ends, every container that is still alive gets its stop signal,
-    /// even if it got the signal before. SIGKILL follows two seconds later. A container that is
-    /// parked or between two executions ends without a signal. The rule applies only if the grace
-    /// policy gives no step its own time.
+    /// even if it got the signal before. SIGKILL follows two seconds later. A container whose
+    /// program is not executed yet, or has exited already, ends without a signal. The rule applies
+    /// only if the grace policy gives no step its own time.
     pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -19,7 +20,8 @@ impl Subject<'_> {
             && pod.is_to_be_stopped(self.container)
             && self.pod_facts.budget?.signals_all_at_deadline();
         let (deadline, stop) = (termination.deadline, state.stop());
-        // A container that was being executed at that time is signaled as soon as it runs.
+        // If SIGKILL was scheduled while the program was being executed, the container is signaled
+        // as soon as the program runs.
         if let Stop::KillScheduled { at, .. } = stop
             && state.is_running()
             && at > pod.now
@@ -108,9 +110,9 @@ impl Subject<'_> {
         }
     }
 
-    /// The time until which the caller's stop request, which may carry another signal, may still
-    /// come. kubelet sends its requests within milliseconds, or after the preStop handler if there
-    /// is one. `None` if the shim does not wait for a request.
+    /// The time until which the shim waits for the caller's stop request, because the request may
+    /// name another signal than the default. kubelet sends its requests within milliseconds, or
+    /// after the preStop handler if there is one. `None` if the shim does not wait for a request.
     fn unasked_until(&self) -> Option<Time> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
@@ -134,8 +136,9 @@ impl Subject<'_> {
 
     /// The decision to run the container's preStop handler before its stop signal, if the shim has
     /// to run this handler because the caller does not know of the termination. While the handler
-    /// runs, the decision to deliver the signal at the latest time. `None` if the container's turn
-    /// has not come, if no time is left, or if there is no handler to wait for (any more).
+    /// runs, the decision to deliver the signal at `ends.ask_all`, even if the handler is not over
+    /// by then. `None` if the container's turn has not come, if no time is left, or if there is no
+    /// handler to wait for (any more).
     fn pre_stop_wait(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
         let due = self.signal_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {

@@ -1,4 +1,4 @@
-//! The CPU allowance of a pod's probes: all of them together get a tenth of a core. If they need
+//! The CPU allowance of a pod's probes: all probes together get a tenth of a CPU core. If they need
 //! more, they take turns.
 
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
-/// A pod of sidecars whose probes have these periods, in milliseconds. `scripts` set the cost of
-/// the attempts.
+/// A pod of sidecars whose probes have these periods, in milliseconds. `scripts` set the CPU time
+/// of each attempt.
 fn world(periods: &[u64], scripts: Vec<Script>) -> World {
     let names = NAMES[..periods.len()].join(" ");
     let probes: Vec<_> = std::iter::zip(NAMES, periods)
@@ -57,7 +57,7 @@ fn attempts(world: &World) -> Vec<(Time, &str, Duration)> {
     attempts.collect()
 }
 
-/// The most CPU time that attempts took within any window of this length.
+/// Largest CPU time that all attempts together took in any period of this length.
 fn most_within(world: &World, window: Duration) -> Duration {
     let attempts = attempts(world);
     let sums = attempts.iter().map(|(from, ..)| {
@@ -84,7 +84,7 @@ fn commands_every_millisecond_take_a_tenth_of_a_core_in_turns_and_the_log_says_i
         world.run_for(secs(120));
         let most = most_within(&world, secs(30));
         assert!(most <= secs(3), "{count}: {most:?}");
-        // The allowance is used up.
+        // The probes use most of the three seconds that they are allowed.
         assert!(most >= secs(2), "{count}: {most:?}");
         let attempts = attempts(&world);
         let made = |name| attempts.iter().filter(|(_, of, _)| *of == name).count();
@@ -115,7 +115,8 @@ fn costs_of_other_probes_do_not_keep_a_sidecar_from_starting() {
         Seen::Reported(Report::Started { name, .. }) if name == "five" => Some(*at),
         _ => None,
     });
-    // The sidecar is ready after a second. A round of the four other probes takes more than three.
+    // The sidecar is ready after a second. A round of the four other probes takes more than three
+    // seconds.
     assert!(
         started.is_some_and(|at| at.since_origin() < secs(8)),
         "{started:?}"
@@ -191,7 +192,7 @@ fn a_defer_whose_probe_is_put_off_goes_on_until_it_can_be_asked() {
     assert!(most_within(&world, secs(30)) <= secs(3));
     assert_eq!(stretched(&world).len(), 1);
     world.check_end();
-    // However much an attempt costs, the extension ends at its bound.
+    // The extension ends at its bound, however much CPU time an attempt takes.
     let well = costs(deaf(), 20_000);
     let world = World::new(&annotations).script("bye", well);
     let mut world = running(world, &["web", "bye"]);

@@ -14,8 +14,8 @@ use crate::simulator::{Call, Script, Seen, World, ms, name_of, secs};
 
 const INITS: [&str; 2] = ["one", "two"];
 const SIDECARS: [&str; 3] = ["proxy", "logs", "mesh"];
-/// A native init container, two apps, two defers, and an unlisted container, which is a guest if
-/// the apps are listed.
+/// A native init container, two apps, two defer containers, and a container that no annotation
+/// lists. This container is a guest if the annotation `apps` lists the apps.
 const OTHERS: [&str; 6] = ["native", "web", "api", "bye", "last", "other"];
 
 /// Ids of the containers: each may be created three times.
@@ -41,7 +41,6 @@ const PROBE: &str = r#"{"tcpSocket":{"port":80},"periodMilliseconds":200,"failur
 struct Shape {
     inits: usize,
     sidecars: usize,
-    /// The startup order, if the pod has one.
     order: Option<Vec<&'static str>>,
     listed: bool,
     mode: &'static str,
@@ -298,7 +297,7 @@ proptest! {
                 }
             }
         }
-        // Run for longer than any bound: startup timeout, grace period, last chance.
+        // Run for longer than the startup timeout, the grace period and the last chance together.
         let mut steps = 0;
         let end = world.now.after(secs(600));
         while world.step(end) {
@@ -353,8 +352,8 @@ fn awaited(world: &World, plan: &Plan, id: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names that finished in a complete run, and that the caller does not create again. Nothing waits
-/// for them when a further run follows in the same sandbox.
+/// Names of containers that exited in a complete run and that the caller does not create again. If
+/// another run follows in the same sandbox, no container waits for them.
 fn finished_for_good<'a>(world: &'a World, plan: &Plan) -> BTreeSet<&'a str> {
     let mut is_complete = false;
     let mut exits: BTreeMap<&str, u32> = BTreeMap::new();
@@ -408,15 +407,16 @@ fn ran_before(world: &World, id: &str) -> bool {
     })
 }
 
-/// True if an init container has succeeded by itself, and was not created again before the
-/// container `waits`.
+/// True if the init container `name` has succeeded by itself, and was not created again between
+/// this success and the creation of the container `waits`.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));
         times.map(|(at, _)| *at).collect()
     };
     let own = created(&|id| id == waits).last().copied();
-    // Under CRI, SIGQUIT stops a container only if its call has a deadline, which is not recorded.
+    // Under CRI, a SIGQUIT is a stop request only if its call has a deadline. The record does not
+    // contain deadlines.
     let has_sandbox = world
         .seen
         .iter()

@@ -56,7 +56,7 @@ fn under_on_failure_a_container_stopped_too_early_reports_a_failure() {
     let mut world = running(world, &["proxy", "logs", "web"]);
     ask_all(&mut world, &["proxy", "logs", "web"], TERM);
     world.run_for(secs(10));
-    // The grace period of web is over.
+    // The caller kills `web` at the end of the grace period.
     world.call(Call::Kill("web", Signal::KILL, None));
     world.run_for(secs(10));
     assert_eq!(world.reported("web"), Some(137));
@@ -98,7 +98,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
     world.check_end();
 }
 
-/// The names in each report of containers that keep the pod alive.
+/// For each report that containers keep the pod alive, the names of these containers.
 fn said_kept(world: &World) -> Vec<Vec<String>> {
     let said = world.seen.iter().filter_map(|(_, seen)| match seen {
         Seen::Reported(Report::KeptAlive { by }) => Some(by.clone()),

@@ -45,7 +45,8 @@ fn the_post_start_of_a_held_sidecar_belongs_to_its_start() {
         world.call(Call::Run(name, None));
     }
     world.run_for(ms(100));
-    // The Start of b has been answered although b is held, so the caller runs its handler at once.
+    // The Start of `b` has been answered although `b` is held, so the caller runs the postStart
+    // handler of `b` at once.
     world.exec("b", &exec("post", &argv)).unwrap();
     world.run_for(secs(3));
     assert!(world.executed("b").is_some());
@@ -188,7 +189,7 @@ fn the_window_of_the_unasked_begins_with_the_termination() {
         .script("web", deaf())
         .script("api", stops_after(1_000));
     let mut world = running(world, &["proxy", "web", "api"]);
-    // Kubelet stops web because its liveness probe failed. web ignores the signal.
+    // Kubelet stops `web`, whose liveness probe has failed. The container ignores the signal.
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     // Then the pod is deleted.

@@ -80,7 +80,7 @@ fn a_sidecar_that_waits_for_its_turn_when_the_run_is_complete_is_answered_and_en
             ..Script::default()
         },
     );
-    // The sidecar proxy is not started yet, so the Start of logs has to wait.
+    // The sidecar `proxy` is not started yet, so the Start of `logs` has to wait.
     let mut world = running(world, &["web"]);
     world.call(Call::Create("logs"));
     world.run_for(secs(1));
@@ -315,8 +315,8 @@ fn a_blocked_start_is_answered_once_an_essential_container_that_was_stopped_coun
     world.run_for(secs(20));
     world.call(Call::Run("api", None));
     world.run_for(secs(60));
-    // Kubelet creates the defer container only after this answer. The exit of a container that was
-    // stopped counts after 30 s, because its caller may create the container again.
+    // Kubelet creates the defer container only after this answer. The exit of a stopped container
+    // counts as a failure only after 30 s, because the caller may create the container again.
     let at = world.start_answer("api").map(|(at, _)| at.since_origin());
     assert_eq!(at.map(|at| at.as_secs()), Some(31), "{:#?}", world.seen);
 }
@@ -325,8 +325,8 @@ fn a_blocked_start_is_answered_once_an_essential_container_that_was_stopped_coun
 fn a_pod_whose_containers_are_all_restarted_starts_in_order_again() {
     for policy in ["Always", "OnFailure", "Never"] {
         for order in [["proxy#2", "web#2"], ["web#2", "proxy#2"]] {
-            // Restart rules of kubelet create the app again. The shim cannot see these rules, so an
-            // annotation repeats them.
+            // Restart rules in the pod's spec make kubelet create the app again. The shim cannot
+            // see the spec, so an annotation repeats the rules.
             let rules = ("caller-restarts.usher/web", "42");
             let mut world = running(pod(policy, &[rules]), &["proxy", "web"]);
             world.call(Call::Crash("web", 42));
@@ -538,7 +538,8 @@ fn a_sidecar_that_was_created_before_its_pod_failed_counts_when_the_pod_starts_f
     assert!(world.is_executing("web"), "{:#?}", world.seen);
 }
 
-/// The app has failed, and runs again in the next run. A cleanup is still to be created.
+/// The app has failed, and its new container is held for the next run. The defer container `report`
+/// is not created yet.
 #[test]
 fn a_cleanup_runs_if_the_pod_is_deleted_while_a_container_of_the_next_run_is_held() {
     let lists = [

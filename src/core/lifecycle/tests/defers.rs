@@ -78,7 +78,8 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // No defer container was signaled: a stop request for it only tells that the pod ends.
+    // No defer container gets a signal, because a stop request for a defer container only shows
+    // that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();
@@ -134,7 +135,7 @@ fn a_defer_with_a_restart_policy_runs_until_it_succeeds() {
         assert!(world.signalled("web").unwrap() > world.executions("bye")[1]);
         assert_eq!(world.reported("bye"), Some(0));
     }
-    // By default a failed defer is not run again.
+    // By default a failed defer container is not run again.
     let mut world = running(
         one("pre-exit", &[]).script("bye", ends(100, 1)),
         &["web", "bye"],
@@ -154,8 +155,8 @@ fn a_defer_that_never_succeeds_is_retried_until_its_time_is_up() {
     let asked = world.now;
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(60));
-    // The first retry comes at once. The second would come after a second, when the time left
-    // belongs to the app.
+    // The first retry comes at once. There is no second retry, because it is due a second later,
+    // when the time that is left belongs to the app.
     assert_eq!(world.executions("bye").len(), 2);
     assert!(world.signalled("web") < Some(asked.after(secs(1))));
     assert_eq!(world.reported("bye"), Some(0));
@@ -241,7 +242,8 @@ fn retries_of_a_defer_leave_later_defers_their_time() {
         .windows(2)
         .map(|pair| pair[1].since(pair[0]).as_secs());
     assert_eq!(gaps.collect::<Vec<_>>(), [0, 1, 2, 4, 4, 4, 4]);
-    // Two seconds each are left to `clean`, to the sidecars' step, and to `report` itself.
+    // The retries end so early that two seconds each are left for `clean`, for the sidecars' step,
+    // and for `report` itself.
     assert!(world.executed("clean") < Some(asked.after(secs(24))));
     assert_eq!(world.signalled("proxy"), world.died("clean"));
 
@@ -276,7 +278,7 @@ fn a_defer_in_back_off_does_not_run_again_after_a_disproved_termination() {
     let world = one("pre-exit", &[("restart.usher/bye", "OnFailure")]).script("bye", ends(100, 1));
     let mut world = running(world, &["web", "bye"]);
     ask_all(&mut world, &["web", "bye"], TERM);
-    // The third run would come after a second.
+    // The third run is due after a second.
     world.run_for(ms(500));
     assert_eq!(world.executions("bye").len(), 2);
     world.call(Call::Run("api", None));
@@ -402,8 +404,8 @@ fn a_later_sandbox_does_not_wait_for_apps_that_kubelet_has_left_out() {
     }
     world.run_for(secs(60));
     assert_eq!(world.reported("proxy"), Some(0), "{:#?}", world.seen);
-    // In a pod's first sandbox an app may be created arbitrarily late, because its image is being
-    // pulled.
+    // In a pod's first sandbox an app may be created arbitrarily late, because kubelet may have to
+    // pull the image.
     let world = World::new(&[
         ("sidecars", "proxy"),
         ("apps", "one two"),

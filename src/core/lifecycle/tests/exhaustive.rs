@@ -1,4 +1,4 @@
-//! All interleavings of small pods: no deadlock, no lost release, no early release.
+//! All orders of events in small pods: no deadlock, no lost release, no early release.
 //!
 //! The core is a value, and is copied wherever several events may come next. If two states differ
 //! only in the events before them, only one is examined.
@@ -83,7 +83,7 @@ struct Slot {
     is_deleted: bool,
 }
 
-/// The history of the containers of one name.
+/// The history of the containers with one name.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct NameRecord {
     /// The container that was created last.
@@ -91,7 +91,7 @@ struct NameRecord {
     has_succeeded: bool,
     /// The first container of this name that was created after a success.
     reopened: Option<usize>,
-    /// A sidecar of this name was started once.
+    /// A sidecar of this name was started at least once.
     has_started: bool,
     /// The container whose program was executed last.
     ran: Option<usize>,
@@ -423,7 +423,7 @@ impl Model {
         fork.records[name].has_started |= !is_probed;
     }
 
-    /// A container that was told to stop is not done, whatever its exit code.
+    /// Records a success if the program exits with 0 and was not being stopped.
     fn note_exit(&self, fork: &mut Fork, n: usize, code: u8) {
         let slot = &fork.slots[n];
         let past = &mut fork.records[slot.name];
@@ -439,7 +439,7 @@ impl Model {
         if slot.probe.is_some() {
             slot.late_probe = slot.probe.take();
         }
-        // The driver still releases this container, and the release then fails.
+        // The driver has not reported the release of this container yet.
         if slot.state == SlotState::Releasing {
             slot.state = SlotState::EndedEarly(137);
         } else {
@@ -499,8 +499,8 @@ impl Model {
                     unreachable!("none of these pods has any")
                 }
                 Action::Report(Report::StartsOver { from_the_start, .. }) => {
-                    // If the new run does not begin from the start, containers that are done stay
-                    // done.
+                    // If the pod does not start over from the beginning, containers that are done
+                    // stay done.
                     if from_the_start {
                         fork.records.fill_with(NameRecord::default);
                     }
@@ -527,7 +527,8 @@ impl Model {
         }
     }
 
-    /// True if a container's turn has come.
+    /// True if the container is a guest, or if the pod does not terminate and all containers before
+    /// it in the start order are done.
     fn may_run(&self, fork: &Fork, n: usize) -> bool {
         let slot = &fork.slots[n];
         let name = self.names[slot.name];
@@ -540,7 +541,8 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        // Containers that have run wait for nothing, unless the caller restarts the whole pod.
+        // An app that has run before waits only for containers that the caller has created again
+        // after their success.
         let ran = fork.records[slot.name].ran;
         let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
         let is_done = |name: &String| {
@@ -565,8 +567,7 @@ impl Model {
         }
     }
 
-    /// Checks the invariant: a container whose turn has come is released, and every wait has a
-    /// bound.
+    /// Checks that no container that may run is still waiting, and that every wait has a bound.
     fn check(&self, fork: &Fork) {
         for (n, slot) in fork.slots.iter().enumerate() {
             if slot.state != SlotState::Asked || slot.is_doomed {
@@ -679,7 +680,7 @@ fn crashes_at_any_moment() {
     }
 }
 
-/// Explores a pod of an init container, a sidecar, and listed apps.
+/// Explores a pod of an init container, a sidecar, and apps that the annotation `apps` lists.
 fn small_pod(policy: &str, mode: &str, names: &[&'static str], limits: Limits) {
     let apps = names.iter().filter(|name| ["web", "api"].contains(name));
     let apps = apps.copied().collect::<Vec<_>>().join(" ");

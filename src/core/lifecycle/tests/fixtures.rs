@@ -13,7 +13,6 @@ pub const PROBED: (&str, &str) = (
     r#"{"tcpSocket":{"port":1},"failureThreshold":100}"#,
 );
 
-/// A container that exits this many milliseconds after its stop signal.
 pub fn stops_after(millis: u64) -> Script {
     Script {
         stops_after: Some(ms(millis)),
@@ -47,7 +46,6 @@ pub fn ask_all(world: &mut World, names: &[&'static str], signal: Signal) {
     }
 }
 
-/// A container that never gets ready.
 pub fn never_ready() -> Script {
     Script {
         ready_after: None,

@@ -11,7 +11,7 @@ fn kill(name: &'static str, grace: u64) -> Call {
     Call::Kill(name, TERM, Some(secs(120 + grace)))
 }
 
-/// A pod as kubelet runs it.
+/// A pod with a sandbox container, as kubelet runs it.
 fn pod(annotations: &[(&str, &str)]) -> World {
     let mut world = World::new(annotations);
     world.create_timeout = Some(secs(120));
@@ -53,7 +53,8 @@ fn a_request_for_an_exited_container_does_not_shorten_the_termination() {
     let world = pod(&annotations).script("setup", runs_to(0));
     let world = world.script("web", deaf());
     let mut world = running(world, &["setup", "proxy", "logs", "web", "clean"]);
-    // The success of setup is withheld, so the caller can only send a stop request.
+    // The shim withholds the success of `setup`, so the caller still sees `setup` as RUNNING and
+    // sends a stop request.
     world.call(kill("setup", 10));
     world.run_for(ms(500));
     let failed = world.now;
@@ -98,7 +99,8 @@ fn a_decided_termination_is_not_treated_as_inferred() {
     let mut world = running(pod(&annotations), &["api", "web"]);
     world.call(kill("web", 30));
     world.run_for(ms(20));
-    // Now web is the only container that reads RUNNING, and its stop request is still open.
+    // After this crash, the caller sees only `web` as RUNNING, and the stop request for `web` is
+    // still open.
     world.call(Call::Crash("api", 1));
     let failed = matches!(first_cause(&world), Some(Cause::EssentialFailed { .. }));
     assert!(failed, "{:#?}", world.seen);
@@ -123,7 +125,7 @@ fn a_defer_that_ran_at_an_end_that_was_none_is_started_again_by_its_caller() {
     world.call(kill("clean", 30));
     world.run_for(secs(3));
     assert!(world.executed("drain").is_some());
-    // If drain reported 0, kubelet would not create it again for the real termination.
+    // Kubelet creates `drain` again for the real termination only if `drain` reports a failure.
     assert_eq!(world.reported("drain"), Some(143));
 }
 
@@ -162,7 +164,7 @@ fn two_requests_with_the_same_deadline_belong_to_one_termination() {
     world.run_for(secs(5));
     world.call(kill("proxy", 5));
     world.run_for(secs(20));
-    // A grace period of ten seconds is long enough for the policy to reserve time for the sidecar.
+    // A grace period of ten seconds is long enough for `Reserve` to reserve time for the sidecar.
     assert_eq!(
         world.signals("proxy").first().map(|(_, s)| *s),
         Some(TERM),
@@ -254,7 +256,7 @@ fn a_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_the_pod
     world.run_for(ms(100));
     let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
-    // The caller has given up on api, and deletes it.
+    // The caller has given up on the Start of `api`, and deletes the container.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
@@ -272,7 +274,8 @@ fn a_second_sigkill_for_a_container_that_was_never_started_is_no_evidence_about_
     world.run_for(ms(100));
     let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
-    // The caller has given up on api, and deletes it. Its process hangs, so the caller tries again.
+    // The caller has given up on the Start of `api`, and deletes the container. The container's
+    // process hangs, so the caller tries again.
     for _ in 0..2 {
         world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
         world.run_for(ms(100));
@@ -293,7 +296,7 @@ fn a_sigkill_after_a_start_that_timed_out_is_no_evidence_about_the_pod() {
     world.run_for(secs(130));
     let exec = exec("exec", &argv);
     world.exec("web", &exec).unwrap();
-    // The Start was never answered: containerd gives up on it, and deletes the container.
+    // The Start was never answered, so containerd gives up on the Start and deletes the container.
     world.call(Call::Kill("api", Signal::KILL, Some(secs(10))));
     assert_eq!(world.pod.phase(), Phase::Running, "{:#?}", world.seen);
 }
@@ -343,7 +346,8 @@ fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one(
     world.call(kill("api", 30));
     assert_eq!(begun(&world), 1);
     world.run_for(secs(1));
-    // Kubelet creates nothing in a pod that it ends.
+    // This Create disproves the termination, because kubelet creates no container in a pod that it
+    // ends.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(10));
     world.call(kill("web#2", 30));
@@ -418,7 +422,8 @@ fn a_complete_run_is_not_complete_after_its_app_is_recreated_and_the_sandbox_die
     let mut world = running(world, &["web", "flush"]);
     world.call(Call::Crash("web", 0));
     world.run_for(secs(2));
-    // Kubelet creates web again despite exit code 0, because it had found web unhealthy.
+    // Kubelet creates `web` again despite exit code 0, because it had found the container
+    // unhealthy.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(1));
     world.call(Call::Crash("pause", 137));
@@ -457,7 +462,7 @@ fn an_unseen_pre_stop_handler_hides_the_stop_request_behind_it() {
     let world = pod(&annotations).facts("web", facts);
     let mut world = running(world.script("web", deaf()), &["proxy", "web"]);
     world.call(kill("web", 7));
-    // The caller vanished before it would have sent SIGKILL.
+    // The caller goes away, and sends no SIGKILL at the end of the grace period.
     world.run_for(secs(9));
     world.call(kill("proxy", 8));
     world.run_for(secs(2));
@@ -493,8 +498,8 @@ fn a_container_with_a_stop_request_is_not_stopped_for_its_probe() {
     ];
     let world = pod(&annotations).facts("web", facts).script("logs", unwell);
     let mut world = running(world, &["logs", "web"]);
-    // The pod is deleted. The stop request for web comes after its preStop handler, which the shim
-    // does not see.
+    // The pod is deleted. The stop request for `web` comes after its preStop handler, which the
+    // shim does not see.
     world.call(kill("logs", 30));
     world.run_for(secs(10));
     assert_eq!(world.signalled("logs"), None, "{:#?}", world.seen);
@@ -560,14 +565,15 @@ fn a_closed_request_and_the_next_one_make_no_termination() {
     ];
     let world = pod(&annotations).facts("proxy", handler(&argv));
     let mut world = running(world.script("proxy", deaf()), &["proxy", "api", "drain"]);
-    // The container is unhealthy, and the caller vanishes before SIGKILL.
+    // Kubelet stops `proxy` because the container is unhealthy, and goes away before it sends
+    // SIGKILL.
     let exec = exec("exec", &argv);
     world.exec("proxy", &exec).unwrap();
     world.run_for(ms(1_500));
     world.exec_over("proxy", "exec", Some(0));
     world.call(kill("proxy", 2));
     world.run_for(ms(2_300));
-    // The image of drain has changed, so kubelet stops drain.
+    // The image of `drain` has changed, so kubelet stops `drain`.
     world.call(kill("drain", 3));
     world.run_for(secs(2));
     assert_eq!(world.executed("drain"), None, "{:#?}", world.seen);

@@ -199,7 +199,8 @@ fn the_silence_of_any_other_container_proves_that_the_pod_lives_on() {
         (&["logs"], ms(1_000)),
         (&["clean"], ms(1_000)),
         // Kubelet stops native sidecars only when all others have exited, and guests are outside
-        // the order. So neither proves that the pod lives on.
+        // the order. So the lack of a stop request for one of them does not prove that the pod
+        // lives on.
         (&["vpn"], ms(7_500)),
         (&["debug"], ms(7_500)),
         (&[], ms(7_500)),
@@ -236,7 +237,7 @@ fn the_silence_of_a_signaled_container_proves_nothing() {
     let world = world.facts("web", hides).script("api", deaf());
     let mut world = running(world, &["proxy", "web", "api"]);
     world.call(Call::Kill("api", TERM, Some(secs(130))));
-    // The caller vanished before it would have sent SIGKILL.
+    // The caller goes away, and sends no SIGKILL at the end of the grace period.
     world.run_for(secs(60));
     let asked = world.now;
     world.call(Call::Kill("proxy", TERM, Some(secs(130))));
@@ -272,7 +273,7 @@ fn under_cri_any_signal_but_kill_is_a_stop_signal_in_a_call_with_a_deadline() {
         .with_sandbox()
         .script("web", slow.clone());
     let mut world = running(world, &["proxy", "web"]);
-    // A reload, sent by hand.
+    // A person sends this signal to make the program reload.
     world.call(Call::Kill("web", winch, None));
     assert_eq!(world.signals("web"), [(world.now, winch)]);
     assert_eq!(world.pod.phase(), Phase::Running);

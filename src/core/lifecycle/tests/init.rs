@@ -1,4 +1,4 @@
-//! Init containers run in their order until they have succeeded. The tests check what the caller
+//! Init containers run in their order, each until it has succeeded. The tests check what the caller
 //! sees of this.
 
 use crate::lifecycle::Refusal;
@@ -7,7 +7,6 @@ use crate::plan::Signal;
 use super::fixtures::{TERM, running};
 use crate::simulator::{Call, Node, Script, World, ms, secs};
 
-/// A program that ends by itself.
 fn ends(after: u64, code: u8) -> Script {
     Script {
         exits_after: Some((ms(after), code)),
@@ -241,8 +240,8 @@ fn native_init_containers_run_at_once_and_delay_no_container() {
         world.call(Call::Kill(name, TERM, None));
     }
     world.run_for(secs(10));
-    // Kubelet stops a native sidecar only when all other containers are gone. So the proxy must not
-    // wait for mesh.
+    // Kubelet stops a native sidecar only when all other containers are gone. So `proxy` must not
+    // wait for `mesh`.
     assert!(
         world.died("proxy").unwrap() < asked.after(secs(1)),
         "{:#?}",

@@ -142,7 +142,7 @@ fn an_init_container_that_was_killed_as_the_first_of_a_deleted_pod_has_not_ended
         "{:#?}",
         world.seen
     );
-    // The shim has not yet seen the preStop handler of proxy.
+    // The shim has not yet seen the preStop handler of `proxy`.
     assert_eq!(world.signalled("proxy"), None, "{:#?}", world.seen);
 }
 
@@ -178,8 +178,8 @@ fn a_sidecar_in_back_off_is_restarted_at_once_when_the_end_begins() {
         let now = world.now;
         ask_all(&mut world, asked, TERM);
         world.run_for(secs(2));
-        // Here a sidecar without a stop request exits by itself when its turn has come, and reports
-        // its own code.
+        // In the second case kubelet has not asked the sidecar to stop. The sidecar then exits by
+        // itself when its turn to stop has come, and reports its own code.
         let code = u32::from(asked.len() < 3);
         assert_eq!(world.reported("proxy"), Some(code), "{:#?}", world.seen);
         assert_eq!(world.pod.phase(), Phase::Terminated);
@@ -201,7 +201,7 @@ fn a_sidecar_that_dies_in_its_turn_to_stop_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(3));
-    // The proxy's turn to stop has come, but kubelet has not begun its preStop handler.
+    // The proxy's turn to stop has come, but kubelet has not begun the proxy's preStop handler.
     world.call(Call::Crash("proxy", 7));
     world.run_for(secs(1));
     assert_eq!(world.reported("proxy"), Some(7), "{:#?}", world.seen);
@@ -276,7 +276,7 @@ fn a_late_probe_result_does_not_count_for_the_next_execution() {
     );
     world.call(Call::Run("proxy", None));
     world.call(Call::Run("web", None));
-    // The sidecar crashes while an attempt of its probe is under way. The attempt would succeed.
+    // The sidecar crashes during a probe attempt that succeeds afterwards.
     world.run_for(ms(1_040));
     world.call(Call::Crash("proxy", 1));
     world.run_for(secs(10));
@@ -311,8 +311,8 @@ fn probes_that_flap_do_not_hold_back_what_comes_while_a_started_sidecar_is_down(
 fn under_on_failure_a_run_waits_for_a_stopped_app() {
     for apps in [&[("apps", "web")][..], &[]] {
         let mut world = running(job("OnFailure", apps), &["proxy", "web"]);
-        // The liveness probe of web has failed: kubelet stops web, and creates it again despite
-        // exit code 0.
+        // The liveness probe of `web` has failed, so kubelet stops `web`, and creates it again
+        // despite exit code 0.
         world.call(Call::Kill("web", TERM, None));
         world.run_for(secs(2));
         assert_eq!(world.reported("web"), Some(0));
@@ -569,7 +569,7 @@ fn a_sidecar_stopped_in_a_disproved_termination_is_not_restarted() {
     let mut world = running(world, &["proxy", "web", "api"]);
     ask_all(&mut world, &["web", "api"], TERM);
     world.run_for(secs(2));
-    // The container got no stop request, but its turn had come.
+    // The sidecar got its stop signal without a stop request, because its turn to stop had come.
     assert!(world.signalled("proxy").is_some());
     world.call(Call::Run("job", None));
     world.run_for(secs(5));
@@ -598,7 +598,8 @@ const IMPATIENT_PROBE: (&str, &str) = (
     r#"{"tcpSocket":{"port":80},"periodMilliseconds":100,"failureThreshold":5}"#,
 );
 
-/// The failed execution may be reported before the exit of the container's process.
+/// The driver may report the failed execution before it reports the exit of the container's
+/// process.
 #[test]
 fn a_held_container_that_is_killed_while_it_is_released_was_killed() {
     let slow = Script {

@@ -94,8 +94,8 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // The sandbox container is left in this pod. A pod without any container would start over with
-    // the next container.
+    // This pod keeps its sandbox container, because a pod without any container always starts over
+    // with the next container.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
@@ -158,7 +158,7 @@ fn a_release_by_hand_starts_the_container_and_returns_the_overridden_obstacles()
     }
 }
 
-/// No request other than `usher stop` would stop the guests.
+/// Only `usher stop` stops the guests.
 #[test]
 fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
     let world = World::new(&[
@@ -192,7 +192,7 @@ fn a_container_that_does_not_wait_cannot_be_released() {
     assert!(matches!(refused, Refusal::NotHeld { .. }), "{refused}");
 }
 
-/// Events that may come at any moment before a stop by hand.
+/// Events that may come before `usher stop`.
 #[derive(Clone, Debug)]
 enum Before {
     Run(&'static str),
@@ -260,8 +260,8 @@ proptest! {
         }
         let asked = world.now;
         let stopped = world.stop(Some(secs(grace)));
-        // The last signal and SIGKILL are two seconds apart. The rest of the time is for the
-        // simulated runtime.
+        // SIGKILL comes two seconds after the last signal. The 200 ms are for the simulated
+        // runtime.
         let end = asked.after(secs(grace + 2) + ms(200));
         while world.step(end) {
             let view = world.pod.view(world.now);

@@ -5,7 +5,8 @@ use crate::lifecycle::{ContainerId, Demands};
 use super::fixtures::TERM;
 use crate::simulator::{Call, World, ms};
 
-/// A pod whose containers have the OOM scores that kubelet computes from their requests.
+/// A pod whose containers have these OOM scores. Kubelet computes such scores from resource
+/// requests.
 fn pod(annotations: &[(&str, &str)], scores: &[(&'static str, i32)]) -> World {
     let world = World::new(annotations);
     scores.iter().fold(world, |world, (name, score)| {

@@ -11,7 +11,7 @@ use crate::simulator::{Call, Script, Seen, World, expand, ms, secs};
 
 use super::fixtures::{TERM, ask_all, running, stops_after};
 
-/// All that happens in a pod.
+/// Runs the case, and returns all that was observed.
 fn seen(case: &Case) -> Vec<(Time, Seen)> {
     let mut world = World::with_plan(case.plan());
     let (_, panic) = noting_panics(|| case.live_on(&mut world, &mut Log::default()));

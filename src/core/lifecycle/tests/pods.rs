@@ -106,7 +106,7 @@ fn settled(run: &Run<'_>) -> Time {
 
 fn comes_up(run: &Run<'_>) -> Result<(), String> {
     let at = settled(run);
-    // The pod is complete, and kubelet has stopped all of its containers.
+    // If the pod is complete, kubelet has stopped all of its containers.
     let is_over = |(ended, _, end): &(Time, usize, End)| *ended <= at && *end == End::Over;
     if run.log.ends.iter().any(is_over) {
         return Ok(());
@@ -121,8 +121,8 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         }
         let mut traces = run.traces.iter().rev();
         let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
-        // A container that succeeded, or exited with 0 after a stop, is not created again. A
-        // sidecar is never done.
+        // Under `OnFailure`, kubelet does not create a container again that has exited with 0. A
+        // sidecar counts as done only if it was stopped by a signal.
         let is_done = |trace: &trace::ContainerTrace<'_>| {
             let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
             let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();

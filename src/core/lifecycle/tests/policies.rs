@@ -21,7 +21,7 @@ const POLICIES: [(&str, u64); 5] = [
 const ALL: [&str; 5] = ["proxy", "logs", "web", "before", "after"];
 const GRACE: Duration = secs(8);
 
-/// Total time between SIGKILL and the end of a process in all five steps.
+/// Time between SIGKILL and the exit of a process, summed over all five steps.
 const DYING: Duration = ms(5);
 
 fn pod(policy: &'static str, scripts: [Script; 5]) -> World {
@@ -95,8 +95,8 @@ fn reserve_keeps_two_seconds_for_each_later_step() {
     assert_eq!(seconds(&world, asked, world.signalled("web")), 4);
     let released = world.at(&Seen::Released("after".into()));
     assert_eq!(seconds(&world, asked, released), 6);
-    // The sidecars share the two seconds of their step: the second gets its signal after one
-    // second.
+    // The sidecars share the two seconds of their step: the second sidecar gets its signal after
+    // one second.
     assert_eq!(seconds(&world, asked, world.signalled("logs")), 8);
     assert_eq!(seconds(&world, asked, world.signalled("proxy")), 9);
     let killed = world.signals("logs").last().copied().unwrap();
@@ -122,7 +122,7 @@ fn skip_hooks_leaves_out_hooks_without_time() {
     }
     assert_eq!(seconds(&world, asked, world.signalled("web")), 8);
     assert_eq!(seconds(&world, asked, world.signalled("logs")), 10);
-    // If there is time enough, the cleanups run.
+    // If there is enough time, the defer containers run.
     let script = || Script {
         exits_after: Some((ms(100), 0)),
         ..Script::default()
@@ -288,8 +288,8 @@ fn a_lone_app_runs_its_hook_before_its_signal_where_nothing_can_tell_them_apart(
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
     assert_eq!(world.signalled("web"), Some(asked.after(secs(3))));
-    // If there is a second container, the request for web stops web alone, and web's hook does not
-    // run.
+    // If there is a second container, the request for `web` stops `web` alone, and the hook of
+    // `web` does not run.
     let world = World::new(&[
         ("apps", "web api"),
         ("termination-hook.usher/web", r#"{"sleep":{"seconds":3}}"#),
@@ -316,7 +316,8 @@ fn a_lone_apps_hook_leaves_it_time_to_stop() {
     let asked = world.now;
     world.call(Call::Kill("web", TERM, None));
     world.run_for(secs(10));
-    // The pod terminates. At the end of the grace period each container gets two seconds.
+    // Because the pod terminates, each container gets two more seconds at the end of the grace
+    // period.
     assert_eq!(world.signalled("web"), Some(asked.after(secs(6))));
     assert_eq!(world.died("web"), Some(asked.after(secs(8)).after(ms(1))));
 }
@@ -364,7 +365,7 @@ fn the_shim_runs_pre_stop_handlers_in_terminations_that_it_decides() {
         Some(done)
     );
     assert_eq!(world.signalled("proxy"), Some(done.after(secs(2))));
-    // If kubelet deletes the pod, it runs the preStop handlers itself.
+    // If the pod is deleted, the shim runs no preStop handlers, because kubelet runs them itself.
     let mut world = running(pod().script("work", stops_after(10)), &["proxy", "work"]);
     ask_all(&mut world, &["proxy", "work"], TERM);
     world.run_for(secs(30));
@@ -426,12 +427,13 @@ fn extended(more: &[(&'static str, &'static str)], bye: Script) -> (World, Time)
 #[test]
 fn a_defer_at_work_is_extended_so_many_times_by_so_much() {
     let (world, asked) = extended(&[INTERVAL], deaf());
-    // The grace period of 5 s, and four extensions of 3 s. SIGKILL follows two seconds later.
+    // The stop signal comes after the grace period of 5 s and four extensions of 3 s. SIGKILL
+    // follows two seconds later.
     let end = asked.after(secs(17));
     let expected = [(end, TERM), (end.after(secs(2)), Signal::KILL)];
     assert_eq!(world.signals("bye"), expected);
     assert_eq!(world.signalled("web"), world.died("bye"));
-    // A container that exits sooner leaves each later step its two seconds.
+    // If the defer container exits sooner, each later step still has its two seconds.
     let done = Script {
         exits_after: Some((secs(10), 0)),
         ..Script::default()
@@ -455,7 +457,7 @@ fn a_defer_is_extended_as_long_as_its_probe_succeeds() {
         told >= asked.after(secs(19)) && told <= asked.after(secs(24)),
         "{told}"
     );
-    // A probe that never fails extends the cleanup to the bound, and not beyond.
+    // If the probe never fails, the defer container is extended up to the bound, and not beyond.
     let (world, asked) = extended(&[PROBED, LIVENESS], deaf());
     let told = world.signalled("bye").unwrap();
     assert_eq!(told, asked.after(secs(65)));
@@ -561,7 +563,8 @@ proptest! {
             let died = world.died(name);
             prop_assert!(died.is_some() && died <= Some(worst), "{policy}: {name} {died:?}: {:#?}", world.seen);
         }
-        // Under `Shared` and `Strict` the order holds until the end of the grace period only.
+        // Under `Shared` and `Strict`, the steps keep their order only until the end of the grace
+        // period.
         let deadline = match policy {
             "Shared" | "Strict" => asked.after(GRACE),
             _ => worst,
@@ -575,7 +578,8 @@ proptest! {
             let began = world.executed(then).filter(|_| then == "after").or(world.signalled(then));
             let Some(began) = began else { continue };
             let bound = match (first, then) {
-                // At the end of a step, its containers are signaled without waiting for each other.
+                // When the time of a step is over, its containers are signaled without waiting for
+                // each other.
                 ("logs", "proxy") if policy != "Shared" && policy != "Strict" => continue,
                 _ => world.died(first).unwrap().min(deadline),
             };

@@ -36,7 +36,7 @@ fn a_sidecar_whose_post_start_failed_is_not_started() {
             assert!(world.died("proxy") < Some(over.after(secs(2))));
             if policy == "Never" {
                 world.run_for(secs(60));
-                // The container is not started again: the pod has failed.
+                // The app is never started, because the pod has failed.
                 assert_eq!(world.reported("web"), Some(1), "{:#?}", world.seen);
                 continue;
             }
@@ -180,8 +180,8 @@ fn a_held_container_waits_a_second_for_the_post_start_of_its_sidecar() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap();
     assert_eq!(world.executed("web"), Some(started.after(ms(1_001))));
-    // If another container is created, the app does not wait any longer: kubelet would have run the
-    // handler before that Create.
+    // If another container is created, the app does not wait any longer, because kubelet runs a
+    // container's handler before the next Create.
     let mut world = World::new(&[("sidecars", "proxy")]).with_sandbox();
     for name in ["web", "proxy", "api"] {
         world.call(Call::Run(name, None));

@@ -12,7 +12,7 @@ use crate::simulator::{Call, Script, Seen, World, ms, secs};
 const SIDECARS: [&str; 3] = ["proxy", "logs", "agent"];
 const APPS: [&str; 3] = ["web", "api", "job"];
 
-/// A pod and how its containers behave.
+/// A pod and the behavior of its containers.
 #[derive(Clone, Debug)]
 struct Case {
     sidecars: usize,
@@ -206,20 +206,20 @@ proptest! {
         for name in &case.order {
             let died = world.died(name);
             if died.is_none() && case.was_asked_alone(&world, name, asked) {
-                // The pod does not terminate here: only this container was asked to stop, and the
-                // caller would have to kill it.
+                // The pod does not terminate, because only this container was asked to stop. The
+                // container ignores its signal, and the caller does not kill it.
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
-            // The grace period of a termination starts with its first request. A request that was
-            // delivered before the next one came is not part of the termination. In the simulator a
-            // kill takes a millisecond.
+            // The grace period of a termination starts with its first request. The bound uses the
+            // last request, because earlier requests are not part of the termination if they were
+            // delivered before the next one came. In the simulator a kill takes a millisecond.
             let last = asked.after(ms(*case.asks[..case.order.len()].iter().max().unwrap()));
             prop_assert!(
                 died <= Some(last.after(secs(case.grace)).after(ms(2_001))), "{name} died at {died:?}");
         }
-        // An app may have exited before the sidecar was asked to stop. Then the pod did not
-        // terminate: the sidecar was its last container.
+        // The phase need not be `Terminated`. If all apps exited before the sidecar was asked to
+        // stop, the sidecar was the pod's last container, and there was no termination.
         prop_assert!(!matches!(world.pod.phase(), Phase::Terminating(_)));
         world.check_end();
     }
@@ -243,7 +243,7 @@ proptest! {
         for pair in sidecars.windows(2) {
             let ((earlier_at, earlier), (later_at, later)) = (pair[0], pair[1]);
             let signalled = world.signalled(earlier).unwrap();
-            // Containers started at the same moment have no order.
+            // Sidecars that were started at the same moment stop in any order.
             if case.stop_order == "Reverse" && earlier_at < later_at {
                 let died = world.died(later).unwrap();
                 prop_assert!(signalled >= died.min(deadline), "{earlier} before {later} was gone");

@@ -11,7 +11,7 @@ fn job(policy: &'static str) -> World {
     World::new(&[("sidecars", "proxy"), ("restart-policy", policy)])
 }
 
-/// The actions that the core has decided on since the last one was carried out.
+/// Returns all actions that wait to be carried out.
 fn actions(world: &mut World) -> Vec<Action> {
     std::iter::from_fn(|| world.pod.poll_action()).collect()
 }
@@ -143,8 +143,8 @@ fn a_restart_that_succeeds_as_it_is_killed_is_killed_all_the_same() {
     assert!(actions.iter().any(is_kill), "{actions:#?}");
 }
 
-/// By the time of a restart another process may have the sandbox's PID. The container would then
-/// join the namespaces of that process.
+/// After the sandbox's death another process may get its PID, and a container that is created or
+/// restarted then would join the namespaces of that process.
 #[test]
 fn no_container_is_created_or_restarted_after_the_sandbox_is_gone() {
     let slow = Script {

@@ -10,7 +10,7 @@ fn signal(name: &str) -> Signal {
     name.parse().unwrap()
 }
 
-/// Why a container got the signals that it got.
+/// The signals that a container got, with their reasons.
 fn whys(world: &World, name: &str) -> Vec<(Signal, SignalReason)> {
     let of_it = |(id, ..): &&(ContainerId, Signal, SignalReason)| id.as_str() == name;
     let signals = world.whys.iter().filter(of_it);
@@ -64,7 +64,7 @@ fn a_stop_signal_to_an_unordered_container_counts_as_a_stop() {
 #[test]
 fn each_sigkill_is_reported_with_its_cause() {
     let last = |world: &World, name: &str| whys(world, name).last().copied();
-    // The grace period is over.
+    // First case: the grace period is over.
     let world = World::new(&[("sidecars", "proxy"), ("grace-period", "8s")]).script("web", deaf());
     let mut world = running(world, &["proxy", "web"]);
     ask_all(&mut world, &["web", "proxy"], TERM);
@@ -74,12 +74,12 @@ fn each_sigkill_is_reported_with_its_cause() {
         Some((Signal::KILL, SignalReason::GraceOver))
     );
     assert_eq!(last(&world, "proxy"), Some((TERM, SignalReason::TimeShort)));
-    // The program is never executed.
+    // Second case: the program is never executed.
     let mut world = World::new(&[("sidecars", "proxy"), ("start-mode", "Hold")]);
     world.call(Call::Run("web", None));
     world.run_for(secs(301));
     assert_eq!(whys(&world, "web"), [(Signal::KILL, SignalReason::Held)]);
-    // The container is unhealthy, and ignores its stop signal.
+    // Third case: the container is unhealthy, and ignores its stop signal.
     let unwell = Script {
         unwell_after: Some(secs(20)),
         ..deaf()

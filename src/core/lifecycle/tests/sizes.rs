@@ -124,8 +124,7 @@ fn defer_containers_have_their_turn_one_at_a_time() {
     world.run_for(ms(100));
     for running in ["c", "d"] {
         assert_eq!(world.pod.phase(), Phase::Terminating(Step::PreExit));
-        // As soon as the first of these containers runs, the pod has the size that the largest of
-        // them needs.
+        // In the whole step the pod has the size that its largest pre-exit container needs.
         assert_eq!(now(&world).size, size(327));
         assert!(now(&world).counted.contains(&ContainerId::from(running)));
         world.run_for(ms(500));
@@ -226,7 +225,8 @@ fn a_pod_without_processes_is_as_it_was() {
     create(&mut world, &["a", "p"]);
     world.run_for(secs(1));
     assert_eq!(now(&world).size, size(20));
-    // The exit of the init container is withheld, so its caller believes that it runs.
+    // The shim withholds the exit of the init container `a`, so the caller still sees `a` as
+    // RUNNING. After this crash of the sidecar no process is left.
     world.call(Call::Crash("p", 1));
     world.run_for(secs(1));
     assert_eq!(world.pod.pod_size(), None);

@@ -31,7 +31,7 @@ fn an_app_that_is_created_first_runs_when_its_sidecar_is_started() {
         "{:#?}",
         world.seen
     );
-    // The Start was answered at once, because the caller might create the proxy only after the
+    // The Start was answered at once, because the caller may create the proxy only after the
     // answer.
     assert!(world.start_answer("web").unwrap().0 < world.executed("proxy").unwrap());
     world.check_end();
@@ -231,7 +231,7 @@ fn a_start_that_blocks_for_long_says_so_once_and_not_again_when_it_is_held() {
     assert_eq!(world.told("web").len(), 1, "{:?}", world.told("web"));
 }
 
-/// The missing annotation that the first line on a container's stderr names.
+/// The part of the first line on a container's stderr that names a missing annotation.
 fn advice(world: &World, name: &str) -> String {
     let told = world.told(name);
     let (_, advice) = told[0].split_once("; ").unwrap_or_default();
@@ -408,8 +408,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod whose app waits in vain: its sidecar was stopped before it was started, and is not
-/// restarted. Also returns the time of the stop.
+/// A pod whose app waits in vain, because the sidecar was stopped before it counted as started, and
+/// is not restarted. Also returns the time of the stop.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),

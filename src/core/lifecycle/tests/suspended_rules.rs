@@ -44,8 +44,8 @@ fn a_rule_that_repeats_without_effect_is_suspended_and_the_pod_goes_on() {
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
 }
 
-/// A pod whose defer container `flush` still runs after the termination was disproved. `flush` may
-/// run for 4 s, and ignores signals.
+/// A pod whose defer container `flush` still runs after the termination was disproved. `flush` has
+/// a grace period of 4 s, but ignores signals.
 fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let annotations = [
         ("pre-exit", "drain flush"),

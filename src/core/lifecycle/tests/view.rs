@@ -18,7 +18,6 @@ fn container(world: &World, name: &str) -> ContainerView {
     containers.find(|container| container.name == name).unwrap()
 }
 
-/// An init container that succeeds after this many milliseconds.
 fn succeeds_after(millis: u64) -> Script {
     Script {
         exits_after: Some((ms(millis), 0)),
@@ -173,7 +172,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
     let mut world = world.script("proxy", crashes);
     world.call(Call::Run("proxy", None));
-    // The first restart comes at once.
+    // The first restart comes at once, so the sidecar now waits for a later restart.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
     assert_eq!(proxy.state, StateSummary::BackingOff);
@@ -299,7 +298,8 @@ fn released(world: &World, name: &str) -> Time {
     world.executed(name).unwrap().before(ms(1))
 }
 
-/// A pod whose cleanup never ends by itself. All of its containers have been asked to stop.
+/// A pod whose defer container never exits by itself. All containers of the pod have been asked to
+/// stop.
 fn with_a_cleanup_that_hangs(settings: &[(&'static str, &'static str)]) -> World {
     let all = [
         ("sidecars", "proxy logs"),
@@ -336,7 +336,7 @@ fn a_cleanup_that_runs_says_since_when_and_when_it_is_killed_and_the_sidecars_wa
         let wait = container(&world, sidecar).wait.unwrap();
         assert_eq!(wait.obstacles, std::slice::from_ref(&turn), "{sidecar}");
     }
-    // The view shows the defer container's deadline, also after its signal.
+    // The view shows the defer container's deadline, also after its stop signal.
     world.run_for(killed.since(world.now).saturating_sub(ms(100)));
     let wait = container(&world, "clean-up").wait.unwrap();
     let expected = (

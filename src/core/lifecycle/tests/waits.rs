@@ -89,7 +89,7 @@ fn a_sidecar_behind_an_app_that_ignores_its_signal_is_said_to_end_as_it_does() {
         let (mut world, asked) = hanging(&[("grace-policy", policy)], &names, &is_deaf);
         let (told, what) = bound(&world, "proxy", asked);
         assert_eq!(what, then, "{policy}");
-        // The simulated node takes a millisecond to kill.
+        // The simulated node takes a millisecond to kill a process.
         assert!(told.abs_diff(at) <= 5, "{policy}: {told}");
         run_until(&mut world, asked, at + 5);
         let (first, signal) = world.signals("proxy").remove(0);

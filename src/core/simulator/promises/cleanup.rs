@@ -39,8 +39,8 @@ fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<
         .filter(|trace| trace.member.name == name);
     let runs: usize = namesakes.map(|trace| runs_in(ending, trace)).sum();
     let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
-    // A Create may disprove a termination after the cleanup has run. It is better that the cleanup
-    // then runs a second time than that it never runs.
+    // A Create may disprove a termination after a defer container has run. The defer container may
+    // then run a second time, at the real end of the pod.
     let mut taken = run.taken.iter();
     let is_disproved =
         taken.any(|taken| taken.sandbox == ending.sandbox && taken.disproved >= Some(ending.from));
@@ -101,16 +101,16 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_
         false => ask.at <= ending.from,
     });
     // A defer container also ends without having run if its stop request was delayed as long as
-    // allowed, and no second request came. But if no app reads RUNNING, such a request is the end
-    // of the pod.
+    // allowed, and no second request came. But if the caller sees no app as RUNNING, such a request
+    // means the end of the pod.
     let has_apps = |at: Time| {
         let mut traces = run.of(ending.sandbox);
         traces.any(|trace| trace.part() == Part::App && trace.reads_running(at))
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
-    // There is another case in which a defer container ends without having run: its caller kills it
-    // before the announced grace period is over, while there is no other sign of a termination.
+    // A defer container also ends without having run if the caller kills it before the announced
+    // grace period is over, and there is no other sign of a termination.
     let is_cut = own.any(|ask| {
         let until = run.kept_until(ask, defer);
         let mut kills = run.log.kills.iter();
@@ -198,9 +198,9 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
     Some(turn)
 }
 
-/// Checks that the cap of a defer container limits the time from its release to its stop signal
-/// exactly, and that SIGKILL follows 2 s later. This does not apply if the pod's grace period ends
-/// before.
+/// Checks that a defer container with its own `grace-period` gets its stop signal exactly when this
+/// time has passed since its release, and SIGKILL 2 s later. The check is left out if the pod's
+/// grace period ends before.
 pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
     for trace in run.traces.iter().filter(|trace| trace.part().is_defer()) {
         let (Some(cap), Some(released)) = (trace.member.cap, trace.released) else {
@@ -352,10 +352,11 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));
     let has_probes = trace.member.probed || trace.member.unwell.is_some();
-    // A request for the only container that reads RUNNING, except for native ones, is a termination.
+    // A request for the only container that the caller sees as RUNNING, apart from native ones,
+    // means a termination.
     let has_others = |at: Time| {
         let others = run.of(trace.sandbox).filter(|other| other.id != trace.id);
-        // Kubelet stops its own init containers after all others have exited.
+        // Kubelet stops native init containers and sidecars after all others have exited.
         let mut others =
             others.filter(|other| other.part() != Part::Guest && !other.part().is_native());
         // Looks at the state 1 ms before the signal, because another container may exit at the
@@ -373,8 +374,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     was_asked || was_told
 }
 
-/// True if exactly one container was asked to stop while this container lived, and it was another
-/// container. Then the shim could not infer a termination.
+/// True if only one container was asked to stop while this container lived, and this was another
+/// container. The shim cannot infer a termination then.
 fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut ends = trace.died.iter().map(|(at, _)| *at);
     let end = ends.find(|at| *at >= ending.from);
@@ -392,7 +393,7 @@ fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> 
 }
 
 fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
-    // The shim may have assumed the termination earlier, and have run the hook then.
+    // The shim may have begun the termination earlier, and have run the hook then.
     let taken = run.taken.iter();
     let taken = taken.filter(|taken| taken.sandbox == trace.sandbox && taken.disproved.is_none());
     let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
@@ -411,7 +412,7 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool 
         Seen::HookEnded(id, HookKind::Termination) => Some(id),
         _ => None,
     });
-    // If a disproved termination has begun a hook and the hook still runs, it is not run a second
+    // If a hook of a disproved termination still runs, the shim does not run the hook a second
     // time.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();

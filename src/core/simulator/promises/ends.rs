@@ -20,7 +20,7 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
             died.max()
                 .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
-        // A stop request for a guest proves nothing.
+        // A stop request for a guest proves no termination.
         let ours = || run.of(sandbox).filter(|trace| trace.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
@@ -54,7 +54,7 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
                 let app_runs = running.iter().any(|trace| trace.part() == Part::App);
                 let is_first =
                     |trace: &&ContainerTrace<'_>| open.first() == Some(&trace.id.as_str());
-                // Kubelet stops its own init containers after all others have exited.
+                // Kubelet stops native init containers and sidecars after all others have exited.
                 let mut others = running.iter().filter(|trace| !trace.part().is_native());
                 let only = others.all(is_first);
                 // If kubelet restarts while it stops a guest, the stop request for the guest counts
@@ -106,9 +106,9 @@ pub fn grace_periods_are_kept(run: &Run<'_>) -> Verdict {
         let need = match (&ending, run.case.grace_policy) {
             (Some(ending), _) if ending.forced => continue,
             (Some(_), GracePolicy::Strict) => continue,
-            // A termination cut the time short, and was disproved later.
+            // A wrongly inferred termination cut the time short.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // With a grace period under 6 s, `Reserve` acts as `Strict`, for any caller.
+            // With a grace period under 6 s, `Reserve` acts as `Strict`.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
@@ -149,11 +149,12 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_away = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Restart(_));
-        // When kubelet is back, it runs preStop handlers again, each with a grace period of its own.
+        // Kubelet runs preStop handlers again when it is back, each with a grace period of its own.
         let mut members = run.of(sandbox).map(|trace| trace.member);
         let is_longer = ending.forced || members.any(|member| member.pre_stop.is_some());
         let is_interrupted = is_longer && run.case.late.iter().any(is_away);
-        // If the shim assumed no termination, kubelet stopped each container by itself.
+        // If the shim neither decided nor inferred a termination, there is no common bound, and
+        // each stop request counts for itself.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
@@ -193,9 +194,9 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The latest exit of a container if kubelet has asked a container of its pod to stop a second
-/// time, which the shim cannot see. The container may run until then: the request that the shim has
-/// seen leaves it time, or the termination that the shim has decided does.
+/// The time by which a container has to exit if kubelet has asked some container of the pod to stop
+/// twice, otherwise `None`. The shim cannot see the second request, so the first request counts, or
+/// a termination that the shim has decided.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut traces = run.of(trace.sandbox);
     let is_unseen =
@@ -265,8 +266,7 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
         });
-        // The sidecar is essential, and this container takes the place of one that has failed. It
-        // belongs to the run after the termination.
+        // An essential sidecar that replaces a failed one belongs to the run after the termination.
         let mut namesakes = run.of(sidecar.sandbox);
         let is_of_next_run = namesakes.any(|it| {
             let is_before = it.member.name == sidecar.member.name && it.created < sidecar.created;

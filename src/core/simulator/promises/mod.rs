@@ -1,6 +1,6 @@
 //! Promises that every trace keeps, whatever faults the case has. Each promise is a sentence of the
-//! contract. Each is checked against what the containers and kubelet know, never against the core's
-//! own reports.
+//! contract. The checks compare with what the containers and kubelet know, and do not trust the
+//! core's view of the pod.
 //!
 //! | module | what its promises are about |
 //! |---|---|

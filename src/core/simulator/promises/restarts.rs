@@ -21,7 +21,8 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
         let Some(ending) = run.ending(sidecar.sandbox) else {
             continue;
         };
-        // The shim may have handled an exit before the termination that began in the same moment.
+        // If an exit and the beginning of the termination come at the same time, the shim may have
+        // handled the exit first.
         let is_first_unknown = sidecar.died.iter().any(|(at, _)| *at == ending.known);
         let excused = run.was_asked_alone(sidecar)
             || is_first_unknown
@@ -74,8 +75,8 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks a sidecar that exits by itself after its own stop request. If another container is asked
-/// to stop within the termination window, both requests belong to the end of the pod.
+/// Checks that a sidecar is restarted if it exits by itself after its own stop request, and an app
+/// is asked to stop within the termination window. Both requests then belong to the end of the pod.
 pub fn sidecars_asked_first_are_restarted(run: &Run<'_>) -> Verdict {
     let signals = || {
         let asks = run.log.asks.iter();
@@ -218,11 +219,11 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the caller has read before `at` that the last container named `name` ended with 0.
+/// True if the caller knew at `at` that the last container named `name` had exited with 0.
 ///
-/// If containerd dies during the Start of a container that runs, the simulated kubelet creates that
-/// container again. The real kubelet reads its exit code first. So a later container that never ran
-/// does not count.
+/// If containerd dies during a Start and the container runs all the same, the simulated kubelet
+/// creates the container again. The real kubelet reads the container's exit code first. So a later
+/// container that never ran does not count.
 fn has_succeeded(run: &Run<'_>, name: &str, at: Time) -> bool {
     let is_its = |trace: &&ContainerTrace<'_>| trace.member.name == name && trace.created < at;
     let all = || run.traces.iter().filter(is_its);
@@ -253,8 +254,8 @@ pub fn the_next_sandbox_is_complete(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        // If the run is complete, containers may be left out: kubelet may be about to start an app
-        // again with another image.
+        // Containers that exit after the run is complete may be left out, even if not all apps
+        // count as over because kubelet is about to create an app again with another image.
         let mut taken = run.taken.iter();
         let was_complete = taken.any(|taken| {
             let until = taken.followed.unwrap_or(*at);

@@ -29,14 +29,15 @@ pub fn restarts_back_off(run: &Run<'_>) -> Verdict {
 }
 
 fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Verdict {
-    // A pod by hand may be started again in the same sandbox.
+    // A person may start the pod again in the same sandbox.
     let mut taken = run.taken.iter().filter(|it| it.sandbox == trace.sandbox);
     let again = taken.find_map(|it| it.followed.filter(|at| *at >= ending.known));
     let deaths = trace
         .died
         .iter()
         .filter(|(at, _)| *at > ending.known && again.is_none_or(|again| *at < again));
-    // An exit at the very moment in which the termination began may count as its first one.
+    // An exit at the very moment when the termination began may count as the first exit of the
+    // termination.
     let is_first_unknown = trace.died.iter().any(|(at, _)| *at == ending.known);
     for (n, (died, status)) in deaths.enumerate() {
         // This exit has shown the shim that the pod terminates.
@@ -45,7 +46,8 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
         }
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
-        // An execution at the very time of the exit counts as the restart if one is due at once.
+        // An execution at the very time of the exit counts as the restart if the restart is due at
+        // once.
         let again = executed.find(|at| at > died || at == died && due == *died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
@@ -105,7 +107,7 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
             // The shim decides on the restart a moment before the program runs again.
             let mut decided = trace.restarting.iter().rev();
             let decided = decided.find(|at| *at <= again).unwrap_or(again);
-            // The pod is deleted with less time only afterwards.
+            // The deletion may give less time, but comes only after this decision.
             let deleted = run.stopped_all(trace.sandbox).map(|(at, _)| at);
             if *decided < ending.from || deleted.is_some_and(|at| at > *decided) {
                 continue;
@@ -125,7 +127,7 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
 }
 
 /// The number of defer containers and steps that still follow a defer container that runs at `at`.
-/// Containers of the next run do not count, nor does one that is still being created.
+/// Containers of the next run and containers that are still being created do not count.
 fn behind(run: &Run<'_>, (defer, ending): (&ContainerTrace<'_>, &Ending), at: Time) -> u32 {
     let place = |trace: &ContainerTrace<'_>| {
         let mut members = run.case.of(trace.part());
@@ -156,8 +158,8 @@ fn behind(run: &Run<'_>, (defer, ending): (&ContainerTrace<'_>, &Ending), at: Ti
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The termination of a container's sandbox. `None` if a fault hindered the shim until `beyond`
-/// after the deadline, or if the termination was disproved or forced.
+/// The termination of a container's sandbox, if it was neither disproved nor forced, and if no
+/// fault hindered the shim until `beyond` after the deadline.
 pub fn plain_ending(run: &Run<'_>, trace: &ContainerTrace<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(trace.sandbox)?;
     let mut taken = run.taken.iter();

@@ -9,9 +9,9 @@ use crate::simulator::trace::{ContainerTrace, Run, Taken};
 use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
 
-/// Checks that the shim waits for listed defer containers before a termination that it decides
-/// because something failed or is complete. The shim waits until 30 s after the last Create of a
-/// new name, but at most 60 s after the failure.
+/// Checks that the shim waits for defer containers that are not created yet before it decides a
+/// termination because something failed or is complete. The shim waits until 30 s after the last
+/// Create of a container with a new name, but at most 60 s after the failure.
 pub fn decided_terminations_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_left_to_caller();

@@ -41,7 +41,7 @@ pub fn no_refusal_after_a_termination(run: &Run<'_>) -> Verdict {
             let is_of_it = taken.sandbox == sandbox && taken.disproved.is_none() && was_there;
             is_of_it && taken.because.is_left_to_caller()
         });
-        // The termination has nothing to stop, so that it begins and ends in one moment.
+        // The termination has nothing to stop, so it begins and ends at the same time.
         let mut taken = run.taken.iter();
         let begins = taken.any(|taken| taken.sandbox == sandbox && taken.at == *at);
         broken(
@@ -112,25 +112,25 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the shim may wrongly infer that kubelet restarts the whole pod. It does so if a container
-/// is stopped with a grace period of 2 s, because a preStop handler that the shim cannot see has used
-/// up the rest.
+/// True if the shim may wrongly infer that kubelet restarts the whole pod. This happens if a
+/// container is stopped with a grace period of 2 s, because a preStop handler that the shim cannot
+/// see has used up the rest.
 fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let has_handler = |id: &str| run.case.member(name_of(id)).pre_stop.is_some();
     let mut asks = run.log.asks.iter();
     asks.any(|ask| ask.at <= trace.created && ask.grace <= secs(2) && has_handler(ask.id))
 }
 
-/// True if the shim may believe that the pod ends: kubelet has stopped a defer container because its
-/// postStart handler had failed.
+/// True if the shim may wrongly infer that the pod ends, because kubelet has stopped a defer
+/// container whose postStart handler had failed.
 pub fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
     let mut defers = run.of(sandbox).filter(|it| it.part().is_defer());
     defers.any(|it| it.member.post_start.is_some() && post_start_fails(it))
 }
 
-/// True if the shim may wait for listed defer containers that the caller has not created yet. The
-/// shim does so before a termination that it decides because something failed or is complete. In
-/// that time no app and no init container is executed.
+/// True if the shim may wait for defer containers that annotations list but that the caller has not
+/// created yet. The shim does so before a termination that it decides because something failed or
+/// is complete. In that time no app and no init container is executed.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     // The failure may have come before a restart of the whole pod that the shim has not noticed.
     let before = trace.sandbox.checked_sub(1);
@@ -162,8 +162,8 @@ fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     (failed || is_complete) && run.case.members.iter().any(|member| is_missing(&member))
 }
 
-/// Checks that the first container of a name runs only when its predecessors are done, as far as
-/// the shim can know.
+/// Checks that the first container with a name is released only when the sidecars before it in the
+/// start order are started, as far as the shim can know.
 pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
     for trace in &run.traces {
         let staged = matches!(trace.part(), Part::Init | Part::Sidecar | Part::App);
@@ -191,7 +191,8 @@ pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
             }
             let mut traces = namesakes();
             let could_be = traces.any(|it| could_be_started(run, it, first));
-            // A container does not wait for an optional container that is not created by then.
+            // A container does not wait for an optional container that was not created before the
+            // release.
             let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
@@ -211,8 +212,8 @@ pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the pod's run was complete before `at`. An app that is created again after that runs,
-/// and does not wait for names that its caller will not create again.
+/// True if the pod's run was complete before `at`. An app that is created again after that does not
+/// wait for containers that the caller will not create again.
 pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     run.taken.iter().any(|taken| {
         let is_complete = taken.because == Cause::Completed && taken.at <= at;
@@ -220,10 +221,10 @@ pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     })
 }
 
-/// True if kubelet restarts the whole pod and the shim cannot see it. The shim sees a restart by
-/// the stops before it: all containers that exited after the last unrequested exit were stopped,
-/// with at most two seconds each. A shim that has decided a termination before does not see the
-/// restart if an app is created first.
+/// True if kubelet restarts the whole pod and the shim cannot notice the restart. The shim notices
+/// a restart by the stops before it: all containers that exited after the last exit without a stop
+/// request were stopped, with at most two seconds each. A shim that has decided a termination does
+/// not notice a restart in which an app is created first.
 pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
@@ -236,8 +237,8 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let own = counted().filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let own = own.filter(|it| it.reported.is_some());
     let last = own.max_by_key(|it| it.reported_after);
-    // Each container that exited after the last unrequested exit was stopped, with two seconds at
-    // most, and soon after the container before.
+    // Each container that exited after the last exit without a stop request was stopped with at
+    // most two seconds, and exited soon after the container before.
     let since = |it: &&ContainerTrace<'_>| {
         it.reported.is_some() && last.is_none_or(|last| it.reported_after > last.reported_after)
     };
@@ -261,8 +262,8 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         let is_shims = taken.because.is_decided() && !taken.because.is_left_to_caller();
         taken.sandbox == before && is_shims
     });
-    // A restart begins when a container with the name of an exited container is created while only
-    // guests read RUNNING. The shim may not learn of a Create that is refused.
+    // A restart begins when a container with the name of an exited container is created while the
+    // caller sees only guests as RUNNING. The shim may not learn of a Create that is refused.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
@@ -285,9 +286,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     !is_stopped || was_over && begins_unstaged || !is_named || was_misled
 }
 
-/// True if the shim may count a sidecar as started by this time: its startup probe has succeeded,
-/// and its postStart handler has ended with 0. Kubelet stops a sidecar whose postStart handler has
-/// failed. If kubelet is away, the shim cannot know of the failure.
+/// True if the shim is right to count a sidecar as started at `by`: its startup probe has
+/// succeeded, and its postStart handler has exited with 0. If kubelet is away, a failed handler
+/// counts as well, because the shim learns of the failure only when kubelet stops the sidecar.
 fn could_be_started(run: &Run<'_>, sidecar: &ContainerTrace<'_>, by: Time) -> bool {
     let script = sidecar.member.script(creation_of(sidecar));
     let ready = match sidecar.member.probed {
@@ -349,9 +350,9 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart handler of a sidecar runs, as it
-/// can do after it was away. The shim then wrongly concludes that the handler's Exec was no postStart
-/// handler.
+/// True if the caller creates another container while the postStart handler of a sidecar runs, as
+/// it can after it was away. The shim then wrongly concludes that the handler's Exec was no
+/// postStart handler.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -360,7 +361,7 @@ pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTr
     })
 }
 
-/// True if kubelet is ever away and forgets its work.
+/// True if kubelet restarts at any time in this case, and forgets what it was doing.
 pub fn is_kubelet_ever_away(run: &Run<'_>) -> bool {
     let mut faults = run.case.faults.iter().chain(&run.case.late);
     faults.any(|(_, fault)| matches!(fault, Fault::Restart(_)))
@@ -402,7 +403,7 @@ pub fn waiting_containers_say_so(run: &Run<'_>) -> Verdict {
             trace.reported.map(|(at, _)| at),
             run.log.over,
         ];
-        // The report of the wait's end comes a moment after the event that ended it.
+        // The shim reports the end of the wait a moment after the event that ended the wait.
         let until = ends.into_iter().flatten().min();
         let by = since.after(secs(5)).after(MOMENT);
         let is_long = until.is_some_and(|until| until > by.after(MOMENT));
@@ -469,8 +470,8 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
                 run.deaths[trace.sandbox],
                 run.first_asked(trace),
             ];
-            // A sidecar that kubelet stops and creates again while the run becomes complete looks like
-            // the beginning of a restart of the whole pod.
+            // A sidecar that kubelet stops and creates again while the run becomes complete looks
+            // like the beginning of a restart of the whole pod.
             let mut sidecars = run
                 .of(trace.sandbox)
                 .filter(|it| it.part() == Part::Sidecar);
@@ -543,8 +544,8 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
-                // A postStart handler may begin within a second, and held containers wait for that
-                // second.
+                // Held containers wait a second after a sidecar's Start, because the sidecar's
+                // postStart handler may begin in this second.
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {
@@ -594,7 +595,7 @@ fn done(run: &Run<'_>, other: &ContainerTrace<'_>, member: &Member) -> Option<Ti
     }
 }
 
-/// The times when a sidecar was started, one per execution.
+/// The times from which a sidecar counts as started, one per execution.
 pub fn started<'a>(
     run: &'a Run<'_>,
     trace: &'a ContainerTrace<'_>,

@@ -36,7 +36,7 @@ pub struct ContainerTrace<'a> {
 }
 
 impl ContainerTrace<'_> {
-    /// True if the container has a process, even if it is held.
+    /// True if the container has a process, even if the process does not run the program yet.
     pub fn is_alive(&self, at: Time) -> bool {
         let begun = self.executed.iter().filter(|t| **t <= at).count();
         let ended = self.died.iter().filter(|(t, _)| *t <= at).count();
@@ -56,22 +56,22 @@ impl ContainerTrace<'_> {
         signals.any(|(told, signal)| *signal == Signal::KILL && *told <= at)
     }
 
-    /// True if State tells the caller at `at` that the container is RUNNING.
+    /// True if a State call at `at` reports the container as RUNNING.
     pub fn reads_running(&self, at: Time) -> bool {
         self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at)
             && self.reported.is_none_or(|(t, _)| t > at)
     }
 
-    /// True if State told the caller at `at` that the container was RUNNING. Of several events at
-    /// that time, only those among the first `after` observations count.
+    /// True if a State call at `at` reported the container as RUNNING. Of several events at that
+    /// time, only those among the first `after` observations count.
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
         was_answered && self.created_after < after && self.reported_after >= after
     }
 
-    /// True if the container had exited when another container was asked to stop at `at`. The
-    /// request makes the shim publish a withheld exit at the same time, so of several events at
-    /// that time only those among the first `after` observations count.
+    /// True if the container had exited when another container was asked to stop at `at`. Because
+    /// the request may make the shim publish a withheld exit at the same time, only events among
+    /// the first `after` observations count at that time.
     pub(super) fn had_ended(&self, at: Time, after: usize) -> bool {
         let is_at_once = |ended: Time| ended == at && self.reported_after < after;
         self.ended()
@@ -88,7 +88,7 @@ impl ContainerTrace<'_> {
         self.member.part
     }
 
-    /// True if the caller created the container before `by`, as far as the caller knows.
+    /// True if the caller created the container before `by`, and knew of no refusal by then.
     pub fn had_come(&self, by: Time) -> bool {
         self.created < by && self.refused.is_none_or(|refused| refused > by)
     }

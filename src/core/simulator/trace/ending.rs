@@ -16,16 +16,16 @@ pub struct Ending {
     pub from: Time,
     /// The end of the grace period, as the caller counts it.
     pub deadline: Time,
-    /// The earliest deadline that the shim may assume. Here a container that kubelet has asked to
-    /// stop twice keeps the deadline of the first request.
+    /// The earliest deadline that the shim can assume. If kubelet has asked a container to stop
+    /// twice, the deadline of the first request counts here.
     pub soonest: Time,
     /// The grace period that follows from the stop requests. The caller may kill sooner.
     pub grace: Duration,
-    /// The earliest time when the shim could know of the termination.
+    /// The earliest time when the shim can know of the termination.
     pub known: Time,
     pub forced: bool,
-    /// True if the caller forces the termination but the shim cannot know it. The shim only sees a
-    /// preStop handler, which looks the same with any grace period.
+    /// True if the shim cannot know whether the caller forces the termination, because it only sees
+    /// a preStop handler, which looks the same with any grace period.
     pub is_vague: bool,
     /// True if the stop of a single container was still under way when the termination began. The
     /// deadline of that stop counts for the termination as well.
@@ -50,8 +50,8 @@ struct Begun<'a, 'r> {
 
 impl<'a, 'r> Begun<'a, 'r> {
     fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
-        // An earlier termination that the shim assumed is over if a new run followed it before the
-        // first request of this termination.
+        // An earlier termination that the shim decided or inferred is over if a new run followed it
+        // before the first request of this termination.
         let mut asks = run.log.asks.iter();
         let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
         let is_last = |taken: &&Taken| {
@@ -88,8 +88,8 @@ impl<'a, 'r> Begun<'a, 'r> {
     fn ending(&self) -> Ending {
         let first_times = self.given(|_| true);
         let entangled: Vec<_> = self.entangled().collect();
-        // If a container is asked to stop again in the termination, the time of the second request
-        // applies to the container.
+        // If a container that was being stopped is asked again in the termination, the second
+        // request sets the container's deadline.
         let alone = entangled.iter().filter(|ask| !self.is_asked(ask.id));
         let own = self.given(|ask| !self.is_begun_again(ask));
         let last = alone
@@ -97,8 +97,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(own, Time::min);
         let kills = self.kills();
         let deadline = kills.fold(last, Time::min);
-        // A stop request for one container alone has a deadline, too. It counts both before the
-        // termination and during it.
+        // The deadlines of stop requests for single containers count, too, whether the request came
+        // before the termination or during it.
         let living = self.run.asks_of_living(self.sandbox);
         let living = living.filter(|ask| ask.at > self.from);
         let others = entangled.iter().copied().chain(living);
@@ -127,8 +127,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
-        // Requests for containers that usher does not order are delivered at once, and do not
-        // change the deadline.
+        // Requests for guests and native containers are delivered at once, and do not change the
+        // deadline.
         let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
         let asks = self.asks.iter().filter(|ask| {
             let tells = self.run.is_of_ours(ask) || !has_ours;
@@ -175,7 +175,7 @@ impl<'a, 'r> Begun<'a, 'r> {
         })
     }
 
-    /// The SIGKILLs of the caller. They show only that the grace period is over.
+    /// Times of the caller's SIGKILLs, which show only that the grace period is over.
     fn kills(&self) -> impl Iterator<Item = Time> {
         let asked = self.asks.iter().filter(|ask| ask.is_kill);
         let log = self.run.log;
@@ -205,8 +205,8 @@ impl<'a, 'r> Begun<'a, 'r> {
 
     /// True if the caller leaves the containers no time to exit.
     fn is_forced(&self) -> bool {
-        // If the shim has decided the termination first, the time that later requests give does not
-        // matter.
+        // If the shim has decided the termination before any stop request came, the grace periods of
+        // the requests do not matter.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -216,7 +216,8 @@ impl<'a, 'r> Begun<'a, 'r> {
         is_asked && !is_decided && !self.was_given_time()
     }
 
-    /// True if a single stop request gave time, was delivered, and is still open.
+    /// True if a stop request that gave more than two seconds is still open at the first sign of
+    /// the termination.
     fn was_given_time(&self) -> bool {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -241,13 +242,14 @@ impl<'a, 'r> Begun<'a, 'r> {
 }
 
 impl<'a> Run<'a> {
-    /// The last termination of a sandbox. `None` if there was none, or if the containers began a new
-    /// run in the sandbox after it.
+    /// The last termination of a sandbox. `None` if there was none, or if a new run followed it in
+    /// the sandbox.
     pub fn ending(&self, sandbox: usize) -> Option<Ending> {
         Some(Begun::of(self, sandbox)?.ending())
     }
 
-    /// True if the shim decided so late after the first request that less than `least` was left.
+    /// True if the shim decided the termination so late after the first request that less than
+    /// `least` of the grace period was left.
     pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
         self.taken.iter().any(|taken| {
             let is_late = taken.at > ending.from && ending.soonest.since(taken.at) < least;
@@ -255,8 +257,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// True if a stop request for a container that usher orders gave less time than `least`, even
-    /// if it came long before the termination.
+    /// True if any request to stop the whole pod gave less time than `least`. Requests for guests
+    /// and native containers do not count.
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
@@ -264,8 +266,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The requests of a sandbox's termination, in order. Stops of single containers are left out:
-    /// requests that were closed or delivered before any sign of a termination.
+    /// The requests of a sandbox's termination, in order. Requests that were closed or delivered
+    /// before any sign of the termination are left out, because they stopped single containers.
     fn asks_of_end(
         &self,
         sandbox: usize,
@@ -279,8 +281,9 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // The loop runs backwards: a request also counts as the stop of a single container if it
-        // closed before a later stop of a single container.
+        // The loop runs backwards, because the kind of a request depends on later requests. A
+        // request that closed before a later stop of a single container stopped a single container,
+        // too.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -307,10 +310,10 @@ impl<'a> Run<'a> {
         asks.split_off(first.unwrap_or(asks.len()))
     }
 
-    /// True if a request counts for a termination that the shim knew of at `at`. Requests for
-    /// containers of the next run do not count, even if these were created at the same time. A
-    /// request for a container without a process does not shorten the time. But as long as the
-    /// container reads RUNNING, a later request shows the caller's grace period.
+    /// True if a request counts for a termination that the shim knew of at `at`. Its container must
+    /// belong to the terminated run, and must have a process. A container without a process
+    /// suffices if the caller still sees it as RUNNING and the request came at `at` or later,
+    /// because such a request shows the caller's grace period.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(trace) = self.whose(ask) else {
             return false;
@@ -338,7 +341,7 @@ impl<'a> Run<'a> {
     }
 
     /// The start of the run that ended at `end`. Without a sandbox container, a Create after a
-    /// termination starts the pod over, unless the policy is `Never`.
+    /// termination starts the pod over, unless the restart policy is `Never`.
     pub fn began(&self, sandbox: usize, end: Time) -> Time {
         let taken = self.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_anew = self.case.by_hand && self.case.policy != RestartPolicy::Never;
@@ -349,13 +352,13 @@ impl<'a> Run<'a> {
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 
-    /// The time that the policy gives beyond the grace period. It equals the longest delay of an
-    /// answer to a stop request.
+    /// The time that the grace policy gives beyond the grace period. It equals the longest delay of
+    /// an answer to a stop request.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
-            // SIGKILL does not show a grace period, and a sidecar gets it 2 s after its stop
-            // signal.
+            // A caller's SIGKILL shows no grace period. A sidecar still gets 2 s between its stop
+            // signal and SIGKILL.
             _ if ending.forced => secs(2),
             GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,
             _ => self.withheld(),

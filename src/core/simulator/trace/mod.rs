@@ -27,19 +27,20 @@ pub const MIN_GRACE: Duration = secs(2);
 /// The default of `termination-window`.
 pub const WINDOW: Duration = secs(1);
 
-/// A termination that the core has assumed.
+/// A termination that the core has decided or inferred.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub at: Time,
-    /// Number of observations that were recorded before the core assumed the termination.
+    /// Number of observations that were recorded before the core reported the termination.
     pub after: usize,
     pub sandbox: usize,
     pub because: Cause,
-    /// The time when the termination was disproved.
+    /// The time when the core took back the termination, because the inference was wrong.
     pub disproved: Option<Time>,
     /// The time when the termination was over and the pod started over in the same sandbox.
     pub followed: Option<Time>,
-    /// True if nothing of the earlier run counted any more then.
+    /// True if the pod then started from the beginning, as in a new sandbox. Otherwise containers
+    /// that were done stayed done.
     pub is_followed_from_the_start: bool,
 }
 
@@ -48,22 +49,22 @@ pub struct Taken {
 pub struct Account<'a> {
     /// The observations of the containers and their caller.
     pub seen: &'a [(Time, Seen)],
-    /// The wait of each Start for its answer, and its timeout.
+    /// For each answered Start, the time until the answer, and the timeout of the call.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
     /// The calls that got no answer, or more than one.
     pub unanswered: Vec<String>,
-    /// Timers, and containers with a process, that are left when the pod has ended. There should be
-    /// none of either.
+    /// Timers and containers with a process that are left when the pod has ended. Nothing should be
+    /// left.
     pub left: Vec<String>,
-    /// Wake-ups of the core without anything to do.
+    /// Number of timers that woke the core without anything to do.
     pub idle_wakes: usize,
     /// Longest delay from the time when the shim learns of an exit to the report of that exit.
     pub untold: Duration,
-    /// Faults of the node itself, which excuse broken promises.
+    /// Faults of the node itself. A promise that such a fault breaks does not count as broken.
     pub excuses: Vec<Excuse>,
 }
 
-/// A fault of the node itself, which excuses a broken promise for a time.
+/// A fault of the node itself. Promises that are broken between `from` and `until` do not count.
 #[derive(Clone, Debug)]
 pub struct Excuse {
     /// The affected container; `None` if the fault affects the whole node.
@@ -78,7 +79,7 @@ pub struct Run<'a> {
     pub log: &'a Log,
     pub account: Account<'a>,
     pub traces: Vec<ContainerTrace<'a>>,
-    /// The terminations that the core has assumed.
+    /// The terminations that the core has decided or inferred, in order.
     pub taken: Vec<Taken>,
     /// The time of each sandbox's death.
     pub deaths: Vec<Option<Time>>,
@@ -220,7 +221,7 @@ impl<'a> Run<'a> {
         traces.any(|trace| self.is_hindered(&trace.id, from, until))
     }
 
-    /// The time of the first termination that the core assumed for a sandbox.
+    /// The time when the core first decided or inferred a termination in a sandbox.
     pub fn first_taken(&self, sandbox: usize) -> Option<Time> {
         let mut taken = self.taken.iter();
         taken

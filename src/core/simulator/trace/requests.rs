@@ -1,5 +1,5 @@
-//! Stop requests from the caller's side: when each is closed, whether it is one of several, and
-//! when a single request is delivered.
+//! Stop requests as the caller sees them: until when each is open, which of them belong together,
+//! and when a single request is delivered.
 
 use std::time::Duration;
 
@@ -33,8 +33,9 @@ impl<'a> Run<'a> {
         asks.any(|ask| ask.id == trace.id && !ask.end)
     }
 
-    /// The end of the grace period of a request. The grace period starts with the preStop handler.
-    /// If a deletion gives more than the pod's own grace period, the shim does not see that.
+    /// The end of the grace period that a request gives. If a preStop handler comes first, the
+    /// grace period starts with the handler. The shim does not see that a deletion gives more time
+    /// than the pod's own grace period.
     fn deadline(&self, ask: &Ask) -> Time {
         let asks = self.log.asks.iter();
         let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
@@ -63,7 +64,7 @@ impl<'a> Run<'a> {
         deadline.after(waited.unwrap_or_default())
     }
 
-    /// The longest delay of an answer to a stop request.
+    /// Longest time for which the grace policy lets the shim delay the answer to a stop request.
     pub fn withheld(&self) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
@@ -73,12 +74,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True for a request for a container that usher orders.
+    /// True if the request is for a container whose stop usher controls.
     pub(super) fn is_of_ours(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
-    /// True unless the request is for a guest. A request for a guest proves no termination.
+    /// True if the request may prove a termination, which a request for a guest never does.
     pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
@@ -93,9 +94,9 @@ impl<'a> Run<'a> {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// True if a request was closed or delivered at `next`, after this many observations. A request
-    /// is open until its container has exited or its deadline has passed. A single request is
-    /// delivered when no second request can come any more.
+    /// True if a request is closed or delivered by the time `next`, after the first `after`
+    /// observations. A request is open until its container has exited or its deadline has passed. A
+    /// single request is delivered when no second request can come any more.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(trace) = self.whose(ask) else {
             return true;
@@ -111,10 +112,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when a single request is delivered. A request for a sidecar or a held defer
-    /// container is delivered at the time when another container would have got a request too if
-    /// kubelet were stopping the pod. If it has got none, the pod lives on. `None` if no app reads
-    /// RUNNING at that time, because the request is then the end of the pod.
+    /// The time when a single request is delivered because no second request has come. `None` for a
+    /// request for an app. Also `None` if the caller sees no app as RUNNING at that time, because
+    /// the request then means the end of the pod. If the shim took a preStop handler for the
+    /// postStart handler, the time when the handler ends.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let trace = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
@@ -147,10 +148,10 @@ impl<'a> Run<'a> {
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
-    /// True if two requests do not belong to the same termination. This is so if their deadlines
-    /// differ. (Kubelet counts whole seconds, and gives two if nothing is left.) It is also so if
-    /// the first container exited before the second request, and either that request came after the
-    /// window or the exit came before any signal.
+    /// True if two requests do not belong to the same termination. If the first container still
+    /// runs at the second request, the deadlines of the two requests differ. (Kubelet counts whole
+    /// seconds, and gives two if nothing is left.) If the first container has exited by then, the
+    /// second request came after the termination window, or the exit came before any signal.
     pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // Kubelet stops a native sidecar when the grace period of all other containers is over.
@@ -164,8 +165,8 @@ impl<'a> Run<'a> {
         match ended {
             Some(trace) => {
                 let is_later = second.at.since(first.at) > WINDOW;
-                // A single request for an app is delivered at once. In a pod with a cleanup or a
-                // hook, it is delivered after the window.
+                // The shim delivers a single request for an app at once, but after the termination
+                // window if the pod has a defer container or a hook.
                 let at_once = !self.case.has_an_ending();
                 self.case.by_hand || is_later || at_once || trace.ended_by_itself()
             }
@@ -173,8 +174,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if a container got its signal at the end of the longest delay of its request, and the
-    /// shim saw no second request before.
+    /// True if a container got its signal because its request had been delayed as long as allowed
+    /// and the shim had seen no second request.
     pub fn is_told_alone(&self, asked: &ContainerTrace<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
@@ -212,7 +213,7 @@ impl<'a> Run<'a> {
         }
         let others = self.of(trace.sandbox).filter(|other| other.id != trace.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
-        // A container that exits before that time proves nothing by getting no request.
+        // If another container exits before that time, the lack of a request for it proves nothing.
         let (lasting, gone): (Vec<_>, Vec<_>) =
             silent.partition(|(other, at)| other.reads_running(*at));
         let shown = lasting.into_iter().map(|(_, at)| at).min();
@@ -220,9 +221,9 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// The time by which `other` would have got a stop request if kubelet were stopping the whole
-    /// pod. If none has come by then, the pod lives on. `None` if `other` can prove nothing, for
-    /// example because it does not read RUNNING.
+    /// The time by which kubelet asks `other` to stop if kubelet stops the whole pod. If no request
+    /// has come by then, the pod lives on. `None` if `other` proves nothing, for example because
+    /// the caller does not see `other` as RUNNING.
     fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;

@@ -32,14 +32,13 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// kill it.
 const OVERTIME_SECONDS: u64 = 2;
 
-/// SIGKILL.
 const KILL: i32 = 9;
 
 /// True once the shim has logged that probers cannot give up all privileges.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Has a prober ask the question in the container's network namespace. The attempt ends within
-/// `limit`, and the prober is killed at its end.
+/// `limit`; then the shim kills the prober.
 ///
 /// # Errors
 ///
@@ -140,8 +139,7 @@ impl Drop for Prober {
     }
 }
 
-/// Sends the order and reads the verdict. The error continues a sentence that begins with the
-/// prober.
+/// Sends the order and reads the verdict.
 async fn hear(socket: UnixStream, order: &Order) -> Result<Verdict, ProberError> {
     let order = serde_json::to_vec(order).map_err(ProberError::Unencoded)?;
     if order.len() as u64 > MAX_QUESTION {

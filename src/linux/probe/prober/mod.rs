@@ -51,7 +51,7 @@ pub(super) enum Question {
     HttpGet(HttpGet),
     /// Succeeds if the server answers this GET, with any status. The port is a number.
     AnyAnswer(HttpGet),
-    /// Succeeds if the gRPC health service answers that this service is served.
+    /// Succeeds if the gRPC health service answers that this service is serving.
     Grpc { port: u16, service: String },
 }
 

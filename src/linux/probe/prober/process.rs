@@ -25,7 +25,8 @@ use usher_core::text::SAID_CHARS;
 use super::confine::confine;
 use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 
-/// An order that is missing, or whose verdict does not reach the shim.
+/// An order that is missing, or whose verdict does not reach the shim. Without a verdict, the shim
+/// counts the attempt as failed.
 #[derive(Debug, Error)]
 pub enum OrderError {
     #[error("standard input has no order ({0}); probers are started by usher's shim")]
@@ -43,7 +44,7 @@ pub enum OrderError {
 /// If there is no order, or the verdict cannot be written.
 pub fn main() -> Result<(), OrderError> {
     // The shim's descriptors should have been closed at exec. Close them here as well, in case one
-    // was not marked so.
+    // was not marked close-on-exec.
     sys::close_all_from(3);
     // When memory runs out, the kernel kills the prober before any container, even in the pod's
     // cgroup. Raising this score needs no privilege.

@@ -13,7 +13,6 @@ use crate::probe::within;
 
 const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 
-/// The answer of a server.
 #[derive(Clone)]
 struct Answer {
     http: u16,

@@ -32,7 +32,6 @@ async fn connect<F: Future<Output: Send> + Send + 'static>(
     (stream, address, server)
 }
 
-/// Reads the head of a request.
 async fn head_of_request(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -135,7 +135,7 @@ fn assert_frames(mut answers: &[u8]) {
     }
 }
 
-/// The Task service, whose clients have no limits.
+/// Fuzzes the Task service, whose clients have no limits.
 pub(crate) fn task(input: &[u8]) {
     thread_local! {
         static PEER: Peer<tokio::io::DuplexStream> = Peer::new(|callers, pod| {
@@ -148,13 +148,13 @@ pub(crate) fn task(input: &[u8]) {
     PEER.with(|peer| peer.exchange(input, || tokio::io::duplex(1 << 16)));
 }
 
-/// The Control service. Its clients have the limits of [`Clients`].
+/// Fuzzes the Control service, whose clients have the limits of [`Clients`].
 pub(crate) fn control(input: &[u8]) {
     thread_local! {
         static PEER: Peer<UnixStream> = Peer::new(|callers, pod| {
             let service = Arc::new(control::Service::new(pod));
             // If the test does not run with root's group, connections become read-only clients.
-            // These are read in the same way, but may have to wait.
+            // Their input is read in the same way, but they may have to wait.
             let (_, callers_receiver) = mpsc::unbounded_channel();
             let meter = Meter::new(Arc::new(SystemClock));
             let (clients, _) = Clients::new(Some(callers), Callers(callers_receiver), meter);

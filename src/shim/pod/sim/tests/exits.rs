@@ -21,7 +21,6 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Executes a process in a container.
 async fn run_exec(node: &SimNode, pod: &Pod, exec_id: &'static str, program: Program) {
     let key = ("web".to_owned(), exec_id.to_owned());
     node.engine.lock().execs.insert(key, program);

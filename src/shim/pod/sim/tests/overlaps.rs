@@ -3,7 +3,7 @@
 use super::*;
 use crate::calls::CheckpointCall;
 
-/// A fault plan that decides by the calls that have begun, and records them.
+/// A fault plan that chooses the fault of a call by the earlier calls, and records all calls.
 #[derive(Clone)]
 struct Script {
     begun: Arc<Mutex<Vec<(Instant, EngineCall, String)>>>,
@@ -222,8 +222,8 @@ async fn sized(node: &SimNode, pod: &Pod) {
     assert_eq!(memory(node), 100);
 }
 
-/// Starts the same pod as `sized`, without the check: the kernel may not have lowered the limit
-/// yet.
+/// Starts the same pod as `sized`, but does not check the limit, because the kernel may not have
+/// lowered it yet.
 async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
     let mut bundle = bundle("web", Program::default());
