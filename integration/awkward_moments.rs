@@ -71,14 +71,14 @@ fn slow_is_done(host: &Containerd) -> std::path::PathBuf {
     host.dir().join("slow-is-done")
 }
 
-/// The container's output exceeds the capacity of a pipe.
+/// The OCI runtime's `create` and `exec` write more to their standard error than a pipe can hold.
 #[test]
 fn an_oci_runtime_with_much_output_does_not_block() {
     let host = Containerd::start();
     let shim = bare(&host, &SLEEP);
     let says_much = "head -c 120000 /dev/zero | tr '\\0' x >&2";
     let scripted = with_script(&host, &shim, "create '*|*' exec", says_much);
-    // Nothing reads the container's output.
+    // No client reads the container's output.
     let (with_stdio, _output) = shim.create_request_with_stdio();
     let api = shim.api();
     let create = CreateTaskRequest {
@@ -162,7 +162,7 @@ fn the_exit_of_a_container_waits_for_an_exec_that_is_being_started() {
         });
         api.kill("a", "", 9, false).expect("kill");
         assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
-        // The container has exited. So the exec's Start has been answered, or it fails soon.
+        // The container has exited, so the exec's Start has returned or will return an error.
         assert!(start.is_finished() || start.join().unwrap().is_err());
     });
 }
@@ -327,8 +327,8 @@ fn the_error_names_a_missing_oci_runtime() {
     eventually("the shim ends", PATIENCE, || host.shims().is_empty());
 }
 
-/// If the runtime's log contains the reason, the error gives it. (The log has the format of crun
-/// 1.28.) Otherwise the reason is only in the container's stderr.
+/// The error contains the reason if the runtime's log does. Otherwise the reason is only in the
+/// container's stderr. The log has the format of crun 1.28.
 #[test]
 fn a_failed_runtime_gives_its_reason_exactly_once() {
     let logged = r#"printf '{\n  "msg": "out of order",\n  "level": "error"\n}\n' > "$4"; "#;
@@ -378,8 +378,7 @@ fn processes_in_cgroups_below_the_containers_belong_to_it() {
     let init = api.start("a", "").expect("start").pid;
     let count = || api.pids("a").expect("pids").processes.len();
     eventually("both processes are there", PATIENCE, || count() == 2);
-    // An init system in a container does the same: it moves itself to a cgroup below the
-    // container's cgroup.
+    // An init system in a container also moves itself to a cgroup below the container's cgroup.
     assert!(move_below(init));
     assert_eq!(count(), 2);
     assert!(api.stats("a").is_ok());

@@ -1,5 +1,5 @@
-//! The shim's `start`, called as each generation of containerd calls it. The answer must be in a
-//! format that this containerd can read.
+//! The shim's `start`, called as each generation of containerd calls it. The answer must have a
+//! format that the calling containerd can read.
 
 use std::fs;
 use std::io::Write;
@@ -28,8 +28,7 @@ fn answer(mut command: Command, stdin: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Checks that the shim at the address serves a task from Create to Delete, for each of these names
-/// of the service.
+/// Checks that the shim serves a task from Create to Delete under each of these service names.
 fn assert_serves(host: &Containerd, shim: &BareShim<'_>, services: &[Service]) {
     for service in services {
         let api = host.connect(&shim.address, *service);
@@ -128,7 +127,7 @@ fn record_start(host: &Containerd) {
     write_program(&place, &script);
 }
 
-/// The recorded request is one that containerd itself makes, not one that the test makes.
+/// Uses a request that containerd itself makes. The other tests make up their requests.
 #[test]
 fn the_installed_containerd_gets_an_answer_in_its_own_format() {
     let host = Containerd::start();

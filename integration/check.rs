@@ -50,7 +50,8 @@ impl Node {
         run(command, PATIENCE)
     }
 
-    /// `usher VERB` for this node. Its containerd looks for programs in `programs` first.
+    /// The command `usher VERB` for this node, whose containerd looks for programs in `programs`
+    /// first.
     fn command(&self, verb: &str, programs: &Path) -> Command {
         let dir = self.dir.path();
         let path = format!(
@@ -169,8 +170,8 @@ fn the_suggested_command_makes_a_node_ready() {
     }
 }
 
-/// The path is named in two ways: containerd 1 finds the shim only on its PATH, but the
-/// configuration of containerd 2 can contain the shim's path.
+/// The installer has to put the shim where containerd finds it: containerd 1 finds the shim only on
+/// its PATH, but the configuration of containerd 2 can contain the shim's path.
 #[test]
 fn the_command_that_comes_first_works_for_the_path_that_is_named() {
     let node = Node::new();

@@ -150,8 +150,8 @@ fn a_containerd_that_hangs_gets_each_event_once() {
     kill(daemon, Signal::SIGSTOP).expect("stop containerd");
     expected.extend(add_execs(&shim, &api, "e", 100));
     expected.extend(run_exec(&api, "e7"));
-    // After less than these seven seconds, containerd's own shim would stop waiting for an answer,
-    // and send the events again.
+    // These seven seconds are longer than containerd's own shim waits for an answer before it sends
+    // an event again.
     std::thread::sleep(Duration::from_secs(7));
     expected.extend(add_execs(&shim, &api, "f", 10));
     kill(daemon, Signal::SIGCONT).expect("let containerd go on");

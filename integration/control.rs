@@ -46,7 +46,7 @@ fn says(host: &Containerd, arguments: &[&str], what: &str) -> String {
     found.unwrap_or_else(|| panic!("usher {arguments:?} never said {what:?}: {last:?}"))
 }
 
-/// The JSON that `usher ps` prints for the pod, once the JSON meets the condition.
+/// Repeats `usher ps` until its JSON for the pod meets the condition, and returns this JSON.
 #[track_caller]
 fn pod_that(host: &Containerd, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;

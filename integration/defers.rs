@@ -13,7 +13,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// within the window, and so begins the termination.
 const WINDOW: (&str, &str) = ("usher/termination-window", "20s");
 
-/// The example of the defer containers proposal.
+/// The example pod of the proposal for defer containers.
 const SHARD: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/pre-exit", "remove-shard wait-for-rebalance kill-db"),
@@ -36,7 +36,7 @@ const ALL: [&str; 6] = [
     "clean-update",
 ];
 
-/// A pre-exit and a post-exit container.
+/// A pod with a pre-exit and a post-exit container.
 const PLAIN: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("usher/pre-exit", "before"),

@@ -66,7 +66,7 @@ pub fn play(
     };
 
     user("ctr run app");
-    // In the background: the app waits for the sidecar, which is created next.
+    // Run in the background, because the app waits for the sidecar, which is created next.
     let mut app = host.spawn_run(&container("app", &["--stop-after", "400ms"]));
     eventually("the app is created", PATIENCE, || {
         host.creations("app") > 0 || !app.poll_running()

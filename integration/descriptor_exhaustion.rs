@@ -14,8 +14,8 @@ use crate::harness::{
     run, runtime_under_test, zombies,
 };
 
-/// Time for which the test measures the shim's CPU time. The shim may use a fifth of one CPU:
-/// `TICKS_AT_MOST` is in ticks of 10 ms.
+/// Time for which the test measures the shim's CPU time. The shim may use a fifth of one CPU
+/// meanwhile, which is 40 ticks of 10 ms.
 const WATCHED: Duration = Duration::from_secs(2);
 const TICKS_AT_MOST: u64 = 40;
 
@@ -30,7 +30,6 @@ struct Scarce<'host> {
 }
 
 impl<'host> Scarce<'host> {
-    /// Starts the shim and its container.
     fn new(host: &'host Containerd, args: &[&str], edit: fn(&mut Value)) -> Self {
         let shim = BareShim::start(host, &runtime_under_test(), "a", args, edit);
         let api = shim.api();

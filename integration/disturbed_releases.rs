@@ -1,5 +1,6 @@
-//! Releases of held containers while callers give up, pause, stop and kill them at any moment. No
-//! program starts early, no container is lost, and each exit code is right.
+//! Releases of held containers, which are started for the caller but have not executed their
+//! programs yet. At any moment, callers break off their calls, and pause, stop or kill the
+//! containers. No program starts early, no container is lost, and each exit code is right.
 //!
 //! The moments are random. The moments of a failed test are repeated if `USHER_TEST_SEED` is set to
 //! the seed that the test printed. All apps are held until the sidecar's startup probe succeeds,
@@ -285,7 +286,8 @@ fn resume_request(id: &str) -> ResumeRequest {
     }
 }
 
-/// A pause fails if the app has not started yet or has ended.
+/// Pauses the app for `length`. Returns the times of the answer to Pause and of the Resume request.
+/// Returns `None` if Pause fails, because the app has not started yet or has ended.
 fn pause(api: &TaskApi, id: &str, length: Duration) -> Option<(u64, u64)> {
     let paused: Answer<Empty> = api.call("Pause", &pause_request(id));
     paused.ok()?;

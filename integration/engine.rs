@@ -1,5 +1,5 @@
-//! Tests that the engine for real OCI runtimes keeps the laws for all engines. The simulated engine
-//! passes the same tests.
+//! Tests the engine for real OCI runtimes against the laws, the rules that every engine must keep.
+//! The simulated engine passes the same tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::harness::{Isolation, oci_runtime, populate};
 use usher_engine::laws::{Runs, Testbed};
 
 /// Name of the environment variable that makes a process run the test. The value is the directory
-/// in which the process runs it.
+/// in which the test runs.
 const DIRECTORY: &str = "USHER_TEST_LAWS";
 
 const NAMESPACE: &str = "laws";

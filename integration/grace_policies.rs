@@ -123,7 +123,7 @@ fn under_strict_containers_without_time_left_are_killed() {
     assert!(!record.has("after", "start"), "{record}");
 }
 
-/// Ends a pod whose containers ignore SIGTERM as kubelet does.
+/// Ends a pod as kubelet does. All of the pod's containers ignore SIGTERM.
 #[track_caller]
 fn end(pod: &Pod, grace: Duration) -> (Vec<Stopped>, Record) {
     let host = start(pod);

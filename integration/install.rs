@@ -314,7 +314,8 @@ fn a_removal_finds_the_lines_in_a_directory_that_is_no_longer_the_first() {
     }
 }
 
-/// Replacing a file that imports the runtime would drop its links and attributes.
+/// The installer must not replace a configuration that imports the runtime, because the new file
+/// would lose the links and attributes of the old one.
 #[test]
 fn a_configuration_that_imports_the_runtime_stays_the_same_file() {
     use std::os::unix::fs::MetadataExt;
@@ -396,7 +397,7 @@ fn a_distributions_generated_configuration_is_kept_and_its_template_gets_the_run
     assert_eq!(names(&node.path("etc")), ["config.toml"], "{said}");
 }
 
-/// The complete default configuration of containerd, with typical changes by hand.
+/// Tests with containerd's complete default configuration and typical changes of an administrator.
 #[test]
 fn a_removal_restores_containerds_default_configuration_byte_by_byte() {
     let mut command = Command::new(containerd());
@@ -547,7 +548,8 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     assert_eq!(node.text(), text);
 }
 
-/// The snapshotter btrfs starts only on btrfs, where the trial's directory is not.
+/// The snapshotter btrfs starts only on a btrfs file system. The directory of the installer's trial
+/// start is on another file system.
 #[test]
 fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
     let text = match Version::of_containerd() {

@@ -1,4 +1,5 @@
-//! Tests the harness's leak check itself: a leak that the check does not find would fail no test.
+//! Tests the harness's leak check itself, because a leak that the check does not find would fail no
+//! other test.
 
 use std::fs;
 use std::panic::AssertUnwindSafe;

@@ -145,7 +145,8 @@ fn a_job_that_waits_for_further_apps_says_so() {
     });
 }
 
-/// A shim with a container held for a sidecar that never starts. Its output goes to `uri`.
+/// A shim with a container that is held for a sidecar that never starts. The container's output
+/// goes to `uri`.
 fn held<'a>(host: &'a Containerd, terminal: bool, uri: &str) -> BareShim<'a> {
     let runtime = runtime_under_test();
     let shim = BareShim::start(host, &runtime, "a", &["/bin/sleep", "1000"], |config| {

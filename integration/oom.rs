@@ -1,5 +1,5 @@
-//! The process that the kernel kills when memory runs out: the processes of a sidecar are not the
-//! first, however little memory the sidecar requested.
+//! The kernel does not kill a sidecar's processes first when memory runs out, however little memory
+//! the sidecar requested.
 
 use std::fs;
 
@@ -142,7 +142,7 @@ fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
     });
     let first = host.pids("proxy");
     eventually("the proxy forks", PATIENCE, || host.pids("proxy") != first);
-    // A list of the container's processes misses some of them, so read the list several times.
+    // A single list of the container's processes misses some of them, so read several lists.
     let looks = || {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
         looks.collect::<std::collections::BTreeSet<_>>()
@@ -259,8 +259,8 @@ fn out_of_memory_kills_the_app_before_its_sidecar() {
     assert_eq!(host.status("proxy"), Some(Status::Running));
 }
 
-/// The complaint of KEP-753: "sidecar containers typically have smaller request, making them the
-/// first target".
+/// Reproduces the complaint of KEP-753: "sidecar containers typically have smaller request, making
+/// them the first target".
 #[test]
 fn out_of_memory_kills_the_small_sidecar_first_if_the_setting_is_off() {
     let host = Containerd::start();

@@ -94,8 +94,8 @@ impl<'host> Pair<'host> {
         })
     }
 
-    /// Runs `meanwhile` while the OCI runtime's command `verb` of the call `slow` waits. `meanwhile`
-    /// may make the call return.
+    /// Runs `meanwhile` while the call `slow` waits for the OCI runtime's command `verb`.
+    /// `meanwhile` may make the call return.
     fn beside<T: Send>(
         &self,
         verb: &str,

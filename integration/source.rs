@@ -94,8 +94,7 @@ const JSON_FIELDS: &str = "Fields with `-o json`";
 /// The directory in which types need a doc comment.
 const TYPES_DOCUMENTED: &str = "src/";
 
-/// Types that need a doc comment. The names of fields, variants and
-/// functions often say enough.
+/// Types that need a doc comment. The names of fields, variants and functions often say enough.
 const DOCUMENTED: [&str; 4] = ["pub enum ", "pub struct ", "pub trait ", "pub union "];
 
 /// A problem that was found in a file. An exception may permit it.
@@ -276,7 +275,6 @@ fn undocumented(text: &str) -> Vec<Found> {
         .collect()
 }
 
-/// The doc comments of a file.
 fn comments(text: &str) -> Vec<Comment> {
     let mut comments: Vec<Comment> = Vec::new();
     let mut before = None;

@@ -18,7 +18,7 @@ fn an_app_created_first_is_held_until_its_sidecar_is_ready() {
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // The shim may notice one period of the probe later that the proxy is ready. The limit also
+    // The shim may notice that the proxy is ready only one probe period later. The limit also
     // allows for a slow machine.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,

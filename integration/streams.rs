@@ -94,7 +94,7 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
     start(&api, &shim.create_request());
-    // More execs than the shim opens FIFOs for.
+    // There are more execs than the shim opens FIFOs for in advance.
     let execs: Vec<_> = (0..20)
         .map(|n| ExecProcessRequest {
             stdout: shim.fifo(&format!("stdout-{n}")),
@@ -108,7 +108,7 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     reader.await_open();
     api.delete("a", "exec-0").expect("Delete");
     assert_eq!(reader.finish(), "");
-    // The first exec and the last one work in the same way.
+    // The exec whose FIFO is open in advance and the one whose FIFO is not work in the same way.
     for exec in [&execs[1], &execs[19]] {
         let reader = Reader::of(&exec.stdout);
         api.start("a", &exec.exec_id).expect("Start of an exec");

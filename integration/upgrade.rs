@@ -41,8 +41,8 @@ fn old_node() -> Containerd {
     host
 }
 
-/// Replaces the shim's program by renaming a new file, as `usher install` does. At each moment
-/// there is a complete program, because containerd may start a shim at any time.
+/// Replaces the shim's program by renaming a new file, as `usher install` does. containerd may
+/// start a shim at any time, so a complete program must exist at each moment.
 fn put_into_place(host: &Containerd, programs: &Path) {
     let place = host.dir().join("bin").join(SHIM);
     let new = place.with_extension("new");

@@ -1,5 +1,5 @@
-//! Tests of the comparison that `scripts/test-kubernetes --upstream` makes between outcomes of
-//! Kubernetes' own tests. The compared reports are written by these tests.
+//! Tests the comparison that `scripts/test-kubernetes --upstream` makes between outcomes of
+//! Kubernetes' own tests. The compared reports are made up here.
 
 #[path = "kubernetes/upstream/outcomes.rs"]
 mod outcomes;

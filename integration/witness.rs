@@ -253,8 +253,8 @@ impl Witness {
     }
 }
 
-/// Accepts connections without end: if it stopped, the backlog would fill and later probes would
-/// fail.
+/// Accepts connections without end. If the witness stopped accepting, the backlog would fill and
+/// later probes would fail.
 fn accept_for_ever(listener: &TcpListener, recorder: &Recorder) {
     for (n, _connection) in listener.incoming().enumerate() {
         if n == 0 {

@@ -10,7 +10,7 @@ use super::{Effort, LASTING};
 
 pub const CONTAINERS: usize = 5;
 
-/// Figures of the shims of one runtime.
+/// Costs of idle pods under one runtime.
 pub struct Pods {
     /// Proportional memory in MB of a shim whose pod runs alone.
     pub alone: f64,
@@ -50,7 +50,7 @@ fn start_pod(host: &Containerd, runtime: &str, pod: usize) {
     }
 }
 
-/// Process ids of the shims, two seconds after the last start, when the shims are idle.
+/// Waits two seconds, until the shims are idle, and returns their process ids.
 pub fn settled_shims(host: &Containerd, pods: usize) -> Vec<u32> {
     sleep(Duration::from_secs(2));
     let shims = host.shims();

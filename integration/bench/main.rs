@@ -44,7 +44,7 @@ pub struct Effort {
     pods: usize,
     /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Number of releases of a held container, and of starts of a whole pod.
+    /// Number of measurements of a held container's release, and of a whole pod's start.
     releases: usize,
     /// For `--scale`: the number of pods on one node, and of containers in one pod.
     many_pods: usize,

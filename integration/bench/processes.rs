@@ -23,8 +23,8 @@ const HEADERS: usize = 16 + 20;
 const EXEC: u32 = 0x0000_0002;
 const EXIT: u32 = 0x8000_0000;
 
-/// Size of the receive buffer in bytes. All events that arrive while the thread handles one message
-/// fit into the buffer.
+/// Size of the receive buffer in bytes, large enough for all events that arrive while the thread
+/// handles one message.
 const BUFFER: usize = 1 << 22;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn subscription() -> Vec<u8> {
     message
 }
 
-/// Reads until the receiver is dropped.
+/// Passes the kernel's events to `sender` until its receiver is dropped.
 fn read_along(socket: &Socket, sender: &Sender<Event>) {
     loop {
         let (message, _) = socket.recv_from_full().expect("the kernel's events");
@@ -103,8 +103,8 @@ fn read_along(socket: &Socket, sender: &Sender<Event>) {
     }
 }
 
-/// Parses `struct proc_event`: the kind of event and the processor, then for exec and exit the
-/// thread and the process.
+/// Parses `struct proc_event`. For an exec or exit it contains the kind of event, the time, and the
+/// ids of the thread and the process.
 fn event(message: &[u8]) -> Option<Event> {
     let body = message.get(HEADERS..)?;
     let what = u32::from_ne_bytes(bytes(body, 0)?);

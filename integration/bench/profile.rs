@@ -31,9 +31,9 @@ enum Work {
     End,
 }
 
-/// A part of a client's run time. `is_at_work` is true while a program runs that does `work`. It is
-/// false for the time before, in which the client, containerd and the serving shim prepare `work`.
-/// Values are ordered as they occur.
+/// A part of a client's run time: either `work` itself (`is_at_work` is true), or the time before
+/// it, in which the client, containerd and the serving shim prepare `work`. Parts are ordered as
+/// they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
@@ -43,7 +43,6 @@ pub struct Share {
 /// Milliseconds of each part of a client's run time.
 pub type Shares = BTreeMap<Share, f64>;
 
-/// A period of work by one program.
 #[derive(Debug)]
 struct Span {
     work: Work,

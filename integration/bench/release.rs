@@ -1,6 +1,6 @@
-//! Time from the start of the last sidecar to the first line of code of a held app, compared with a
-//! minimum. The minimum is measured without a shim: the time from the opening of runc's exec FIFO
-//! to the program's first line of code.
+//! Time from the start of the last sidecar to the first line of code of an app that had to wait for
+//! it, compared with a minimum. The minimum is measured without a shim: the time from the opening
+//! of runc's exec FIFO to the program's first line of code.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,8 +21,8 @@ const PROBE: &str =
 enum Sidecar {
     /// A sidecar without a probe.
     Plain,
-    /// A sidecar that passes its first startup probe. At the same time, containerd and its client
-    /// handle the answer to the sidecar's Start.
+    /// A sidecar that passes its first startup probe while containerd and its client still handle
+    /// the answer to the sidecar's Start.
     Probed,
     /// A sidecar that passes a later startup probe, while containerd and its client are idle.
     ProbedLater,
@@ -30,10 +30,10 @@ enum Sidecar {
 
 /// Times in milliseconds.
 pub struct Releases {
-    /// From the moment at which the sidecar records the connection of its startup probe to the
-    /// app's first line of code. The first probe succeeds.
+    /// Time from the startup probe's connection, as the sidecar records it, until the app's first
+    /// line of code. The first probe succeeds.
     pub after_probe: Figures,
-    /// The same, if a later probe succeeds.
+    /// Time measured like `after_probe`, but a later probe succeeds.
     pub after_later_probe: Figures,
     /// From the first line of code of a sidecar without a probe to the app's first line of code.
     pub after_start: Figures,

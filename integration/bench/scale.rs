@@ -1,5 +1,5 @@
-//! Many pods on a node, and many containers in a pod: the cost of each must not grow with their
-//! number.
+//! Costs of each pod on a node with many pods, and of each container in a pod with many containers.
+//! These costs must not grow with the number of pods or containers.
 
 use std::slice;
 use std::thread::sleep;

@@ -1,6 +1,7 @@
-//! Delays between the stages of a pod's start: all containers are created first and are held. Also
-//! the time to start a whole pod under our shim, compared with the same containers under
-//! containerd's own shim.
+//! Delays in the start of a pod whose containers run one after another. All are created first, and
+//! the shim holds each of them until its predecessor has exited, started or become ready. Also the
+//! time to start a whole pod under our shim, compared with the same containers under containerd's
+//! own shim.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +10,8 @@ use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, REFERENCE};
 use super::walltime::quiet_host;
 
-/// The stages of the measured pod. A sidecar without a probe has started once its program runs.
+/// The measured pod's containers, each with its successor and the event that lets the successor
+/// run. A sidecar without a probe has started once its program runs.
 const CHAIN: [Link; 4] = [
     Link("the exit of an init container", "the next one", "exit"),
     Link("the exit of an init container", "a sidecar", "exit"),
@@ -28,11 +30,10 @@ const NAMES: [&str; 5] = ["setup", "migrate", "net", "mesh", "app"];
 const PROBE: &str =
     r#"{"tcpSocket":{"port":8080},"periodMilliseconds":100,"failureThreshold":1000}"#;
 
-/// The container whose stage ends, the container of the next stage, and the event that ends the
-/// stage.
+/// A container, its successor, and the container's event that lets the successor run.
 pub struct Link(pub &'static str, pub &'static str, pub &'static str);
 
-/// Milliseconds from the end of a stage to the next program's first line of code.
+/// Milliseconds from the event of a [`Link`] to the first line of code of the successor's program.
 pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
     let host = quiet_host();
     let runs: Vec<[f64; 4]> = (0..repetitions).map(|n| run(&host, runtime, n)).collect();
@@ -43,8 +44,8 @@ pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
         .collect()
 }
 
-/// Creates the containers in reverse order, so that all others are held when the first one begins
-/// to run.
+/// Creates the containers in reverse order, so that the shim already holds all others when the
+/// first one runs.
 fn run(host: &Containerd, runtime: &str, n: usize) -> [f64; 4] {
     let names = NAMES.map(|name| format!("{name}-{n}"));
     let [setup, migrate, net, mesh, app] = &names;
@@ -96,7 +97,7 @@ pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
                 0 => whole_pod(&host, runtime, &format!("pod-{pair}")),
                 _ => whole_pod(&host, REFERENCE, &format!("by-hand-{pair}")),
             };
-            // The first pair fills the page cache.
+            // The first pair only fills the page cache.
             if pair > 0 {
                 times[which].push(took);
             }

@@ -33,7 +33,7 @@ pub fn exec(runtimes: [&str; 2], pairs: usize) -> [Figures; 2] {
     times.map(Figures::from_iter)
 }
 
-/// A command that runs a container whose program exits at once, and deletes it.
+/// A command that runs a container whose program exits at once, and then deletes the container.
 pub fn run_command(host: &Containerd, runtime: &str, id: &str) -> Command {
     let fifo_dir = host.dir().join("fifo").display().to_string();
     let spec = ContainerSpec::new(id).runtime(runtime).args(BRIEF);
@@ -47,7 +47,7 @@ pub fn exec_command(host: &Containerd, container: &str, id: &str) -> Command {
     host.ctr_command(&[&exec, &[container][..], BRIEF].concat())
 }
 
-/// A containerd whose shims log no more than on a node.
+/// A containerd whose shims log only as much as on a real node.
 pub fn quiet_host() -> Containerd {
     let host = Containerd::start_with(&Settings {
         log_level: "info",

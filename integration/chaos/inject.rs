@@ -19,7 +19,7 @@ const LOOKS_FOR: Duration = Duration::from_millis(400);
 const CREATED_WITHIN: Duration = Duration::from_secs(2);
 const STARTED_WITHIN: Duration = Duration::from_millis(40);
 
-/// The current step of a pod, and the process ids of the commands that call containerd for it.
+/// A pod, its current step, and the process ids of the commands that call containerd for the pod.
 pub struct Stage<'a> {
     pub pod: &'a PodPlan,
     pub now: Mutex<(What, Vec<u32>)>,

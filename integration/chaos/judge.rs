@@ -15,8 +15,8 @@ use crate::round::{Done, Finding, Round, State, Wrong};
 const SETTLING: Duration = Duration::from_secs(8);
 
 /// Time for slow cleanups after a round. A shim without containers exits within 20 s. If a fault
-/// has killed containerd too, containerd does not know of some leftovers. These are removed by the
-/// shim of the node's next container.
+/// has killed containerd, the restarted containerd does not know some leftovers. The shim of the
+/// node's next container removes them.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
 /// Exit codes of a container that was killed (137), and of a container that was stopped before its
@@ -24,7 +24,7 @@ const SETTLING_LATE: Duration = Duration::from_secs(40);
 const KILLED: u32 = 137;
 const STOPPED: u32 = 143;
 
-/// Numbers that the checks of a round have counted.
+/// Counters of the checks after a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged {
     /// The number of exit codes compared.
@@ -34,8 +34,9 @@ pub struct Judged {
     pub killed_by_cleanup: usize,
 }
 
-/// Waits until no trace of the round is left, and records every remaining trace as a finding.
-/// Returns true if some traces remained until the next container was created.
+/// Waits until no process, mount, socket or file of the round is left, and records everything that
+/// stays as a finding. Returns true if leftovers disappeared only after the next container was
+/// created.
 pub fn leftovers(round: &Round) -> bool {
     let mut remains = Vec::new();
     let mut is_clean = || {
@@ -176,7 +177,8 @@ fn story(record: &Record, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The exit codes that are right for a container's record.
+/// Returns the exit codes that containerd may report, given the events that the container itself
+/// recorded.
 fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut own = None;
     let mut has_run = false;
@@ -190,9 +192,9 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
     match member.role {
         Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
-        // usher reports the exit code 0 of an init container late. If a stop request arrives before
-        // this, usher reports 143 under OnFailure, so that kubelet runs the init container again in
-        // the next sandbox.
+        // usher reports the exit code 0 of an init container late. If a stop request arrives
+        // earlier, usher reports 143 under OnFailure, so that kubelet runs the init container again
+        // in the next sandbox.
         Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
         Role::Init => {}
         // A stopped sidecar reports 0. A sidecar that is killed while it waits to be restarted

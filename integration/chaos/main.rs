@@ -29,7 +29,8 @@ use harness::{Containerd, Settings, Shims};
 use round::{Round, State};
 use table::Table;
 
-/// Number of rounds for which one containerd is used. The list of its events grows with each round.
+/// Number of rounds for which one containerd is used. Then a new one takes over, because the list
+/// of a containerd's events grows with each round.
 const ROUNDS_A_NODE: usize = 20;
 
 struct Options {

@@ -27,7 +27,6 @@ pub fn shim(host: &Containerd, pod: &str) -> Option<u32> {
     pids.find(|pid| is_shim(host, *pid, pod))
 }
 
-/// True if the process is the shim that serves a pod.
 pub fn is_shim(host: &Containerd, pid: u32, pod: &str) -> bool {
     let words = words(pid);
     let program = words.first().and_then(|path| path.rsplit('/').next());

@@ -13,7 +13,6 @@ const PODS: usize = 12;
 /// independently.
 const FAULTS: [usize; 2] = [75, 30];
 
-/// A pod and its steps.
 pub struct PodPlan {
     /// The name of the pod. The ids of its containers begin with it.
     pub name: String,
@@ -28,7 +27,6 @@ pub struct Member {
     pub spec: ContainerSpec,
 }
 
-/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A container in a pod without annotations.
@@ -42,18 +40,17 @@ pub enum Role {
     Defer,
 }
 
-/// A step of a pod, with the faults during it.
 pub struct Step {
     pub what: What,
     pub faults: Vec<Fault>,
 }
 
-/// The action of a step. A number is the index of the container.
+/// The action of a step. A number is the container's index in the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Run(usize),
     Exec(usize),
-    /// usher restarts the container in place after its first process has died.
+    /// The container's first process is killed, and usher restarts the container in place.
     Crash(usize),
     Kill(usize, &'static str),
     Live,

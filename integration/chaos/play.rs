@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Maximum downtime of containerd.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Plays the pods of a round side by side.
+/// Carries out the steps of all pods of a round, all pods at the same time.
 pub fn play(round: &Round, pods: &[PodPlan]) {
     let stages: Vec<Stage> = pods
         .iter()

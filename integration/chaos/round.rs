@@ -26,8 +26,8 @@ pub struct Round<'a> {
 pub struct State {
     pub faults: Vec<Done>,
     pub findings: Vec<Finding>,
-    /// Exit codes that containerd reported for each container. Each comes with the command that
-    /// returned the code.
+    /// Exit codes that containerd reported for each container. Each code comes with its source,
+    /// which is the exit event or a Delete.
     pub codes: BTreeMap<String, Vec<(&'static str, u32)>>,
     /// Containers whose tasks containerd must know.
     pub known: BTreeSet<String>,
@@ -72,7 +72,6 @@ pub enum Wrong {
     Other,
 }
 
-/// The result of a command.
 pub struct Called {
     pub code: Option<i32>,
     pub out: String,
@@ -102,7 +101,7 @@ impl<'a> Round<'a> {
         self.state().findings.push(Finding { pod, what, text });
     }
 
-    /// Runs a command to its end, and passes its process id to `started` meanwhile.
+    /// Runs a command, passes its process id to `started`, and waits for its exit.
     pub fn call(&self, command: Command, started: impl FnOnce(u32)) -> Called {
         let words: Vec<_> = command
             .get_args()

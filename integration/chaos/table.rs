@@ -12,7 +12,7 @@ pub struct Table {
     pub pods: usize,
     pub codes: usize,
     pub killed_by_cleanup: usize,
-    /// The number of rounds of which traces remained until the next container was created.
+    /// The number of rounds after which leftovers stayed until the next container was created.
     pub late: usize,
     /// The number of bundles that a killed containerd had not finished removing.
     pub containerds: usize,
@@ -34,8 +34,8 @@ impl Table {
         self.rows.values().map(Row::faults).sum()
     }
 
-    /// Counts a round's faults and findings. A finding counts for the last fault that was injected
-    /// into its pod.
+    /// Counts a round's faults and findings. Attributes each finding to the last fault that was
+    /// injected into the finding's pod.
     pub fn add(&mut self, faults: &[Done], findings: &[Finding]) {
         self.findings += findings.len();
         let has_leftovers = |pod: &str| {

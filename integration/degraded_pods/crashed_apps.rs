@@ -5,7 +5,8 @@ use crate::harness::{Stopped, times};
 
 use super::kubelet::{CRASHES, Kubelet, QUICK, WINDOW};
 
-/// A pod whose app has crashed; the other containers run or are held.
+/// A pod whose app has crashed. Of the other containers some run, and some are held: their programs
+/// have not been executed yet.
 #[track_caller]
 fn in_crash_loop(annotations: &'static [(&'static str, &'static str)], others: &[&str]) -> Kubelet {
     let pod = Kubelet::run_pod(annotations, 20);

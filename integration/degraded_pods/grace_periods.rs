@@ -1,5 +1,6 @@
-//! Time that containers get under each policy if they ignore SIGTERM. The caller kills a container
-//! one grace period after the shim's answer to the stop request. The sidecars run during this time.
+//! Time that containers get under each grace policy if they ignore SIGTERM. The caller kills a
+//! container one grace period after the shim has answered the container's stop request, so a late
+//! answer gives the container more time.
 
 use std::time::Duration;
 
@@ -25,9 +26,8 @@ fn end_unresponsive(
     (stopped, pod.host.record())
 }
 
-/// Checks that each of these containers ran for at least one second after its signal. To allow
-/// this, the shim must have answered each stop request late, but not as late as under other
-/// policies.
+/// Checks that each of these containers ran for at least one second after its signal. Checks also
+/// that the shim delayed its answers to their stop requests, but less than under other policies.
 #[track_caller]
 fn assert_had_their_time(names: &[&str], (stopped, record): &(Vec<Stopped>, Record)) {
     for name in names {

@@ -115,12 +115,10 @@ impl Kubelet {
         stopped
     }
 
-    /// The number of times that the container's program started.
     pub fn starts(&self, name: &str) -> usize {
         self.host.record().all(name, "start").count()
     }
 
-    /// Waits until the container's program has started `times` times.
     #[track_caller]
     pub fn await_starts(&self, name: &str, times: usize) {
         let what = format!("{name} was executed {times} times");

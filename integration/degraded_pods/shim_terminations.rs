@@ -52,8 +52,8 @@ fn an_app_that_fails_before_its_cleanup_exists_ends_the_pod_after_the_cleanup() 
     pod.run("proxy", &[]);
     pod.run("web", &["--run-for", "100ms", "--exit", "1"]);
     assert_eq!(pod.ended("web"), 1);
-    // The cleanup comes after the app in the pod's spec, so kubelet creates the app again before it
-    // creates the cleanup. The shim answers the app's Start at once.
+    // The container `report` comes after the app in the pod's spec, so kubelet creates the app
+    // again before it creates `report`. The shim answers the app's Start at once.
     pod.run("web.1", &[]);
     assert_eq!(pod.host.status("proxy"), Some(Status::Running));
     pod.run("report", QUICK);

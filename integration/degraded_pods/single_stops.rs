@@ -104,8 +104,8 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // `api` has no handler, so kubelet would stop `api` immediately if the pod terminated. That is
-    // why usher waits only for the termination window while `api` runs.
+    // `api` has no preStop handler, so kubelet would stop `api` immediately if the pod terminated.
+    // That is why usher waits only for the termination window while `api` runs.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");
@@ -128,7 +128,8 @@ fn other_signals_are_delivered_unchanged_and_a_stop_uses_the_annotated_signal() 
     pod.run("web", &["--ignore-term"]);
     pod.host.await_event("web", "start");
     for signal in ["SIGUSR1", "SIGHUP"] {
-        // The calls of `ctr` have no deadline, so these signals are no stop signals.
+        // `ctr` calls without a deadline, so the shim does not take these signals for stop
+        // requests.
         pod.host.kill("web", signal);
     }
     pod.host.await_record("both signals", |record| {

@@ -8,8 +8,7 @@ use clap::error::ErrorKind;
 
 use super::page::{Place, root};
 
-/// A command of a page's line. Variables and `sudo` before the command are left out, and so are
-/// redirections.
+/// A command in a line of a page, without redirections, and without variables and `sudo` before it.
 pub struct Command {
     pub at: Place,
     pub words: Vec<String>,
@@ -105,8 +104,8 @@ impl Command {
 }
 
 impl Command {
-    /// Does the same as `problem` for a command in a sentence. The end of such a command may be
-    /// left out.
+    /// Does the same as `problem` for a command in a sentence, which need not name the command's
+    /// last arguments.
     pub fn problem_of_part(&self) -> Option<String> {
         let whole = |words: &[&str]| Command {
             at: self.at.clone(),

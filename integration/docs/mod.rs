@@ -24,7 +24,6 @@ use self::page::{Block, Page, Piece, Use, all};
 use self::scenes::SCENES;
 use crate::harness::{PATIENCE, run, shim_dir};
 
-/// Fails if there are problems, and prints all of them.
 #[track_caller]
 fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));

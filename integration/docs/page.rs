@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
-/// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -22,7 +21,6 @@ pub struct Page {
     pub anchors: Vec<String>,
 }
 
-/// A block of code.
 pub struct Block {
     pub at: Place,
     /// The language that the first line of a block names after the backquotes. `None` for an
@@ -152,7 +150,7 @@ pub enum Use<'a> {
 /// A prompt at the beginning of a line.
 const PROMPTS: [&str; 2] = ["# ", "$ "];
 
-/// Beginnings of a line of commands.
+/// First words of lines that are commands.
 const PROGRAMS: [&str; 16] = [
     "scripts/",
     "usher ",

@@ -229,7 +229,7 @@ impl Stage {
             .annotation("io.kubernetes.cri.sandbox-name", pod)
     }
 
-    /// Makes a file. A container waits until this file exists.
+    /// Makes a file for which a container waits.
     pub fn mark(&self, name: &str) {
         fs::write(self.host.shared_dir().join(name), "").expect("a mark");
     }

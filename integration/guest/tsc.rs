@@ -1,6 +1,6 @@
 //! Prints the frequency of this machine's time stamp counter in kHz. The virtual machine's counter
-//! has the same frequency. But if the kernel in the virtual machine measured the frequency while
-//! this machine is busy, the result would be wrong.
+//! has the same frequency, but the virtual machine's kernel cannot measure it reliably while this
+//! machine is busy.
 
 use std::arch::x86_64::_rdtsc;
 use std::time::{Duration, Instant};

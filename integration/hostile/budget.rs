@@ -46,7 +46,7 @@ const KNOCKING: &[(&str, &str)] = &[
 const CONNECT: &str =
     r#"{"tcpSocket":{"port":1},"periodMilliseconds":1,"failureThreshold":1000000}"#;
 
-/// CPU time of a cgroup and those below it.
+/// CPU time of a cgroup and of all cgroups below it.
 fn cpu_time(directory: &Path) -> Duration {
     let read = |file| fs::read_to_string(directory.join(file)).expect("the cgroup's CPU time");
     match on_v2() {
@@ -95,7 +95,6 @@ fn asked(host: &Containerd) -> [usize; 3] {
     })
 }
 
-/// Runs the pod's containers in a cgroup.
 fn run(pod: &PodCgroup<'_>, annotations: &[(&str, &str)]) {
     for name in NAMES {
         pod.run(name, &["/bin/sleep", "1000"], |config| {
@@ -134,8 +133,8 @@ fn exec_probes_every_millisecond_take_at_most_a_tenth_of_a_core_in_turns() {
     let outside;
     let host = Containerd::start();
     outside = Outside::of(&host);
-    // The name of this cgroup is not the name of a pod's cgroup. So the commands of probes run in the shim's cgroup,
-    // outside of the pod.
+    // The name of this cgroup is not the name of a pod's cgroup. So the commands of probes run in
+    // the shim's cgroup, outside of the pod.
     let pod = PodCgroup::new(&host, "some");
     run_greedy(&pod, &host);
     let (share, times) = measure(&outside, &host);

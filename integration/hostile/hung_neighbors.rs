@@ -26,10 +26,11 @@ use crate::harness::{
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000"];
 
-/// Maximum delay that a hung shim or client may cause. The machine is busy with other tests.
+/// Maximum delay that a hung shim or client may cause. It is long, because the machine is busy with
+/// other tests.
 ///
-/// If a shim waited without a limit, each hung neighbor would delay it by a second, or forever if a
-/// socket's queue is full.
+/// Each hung neighbor could delay a shim by a second, or forever if a socket's queue is full. So
+/// the shim must limit its waits.
 const TOLERANCE: Duration = Duration::from_secs(8);
 
 fn in_pod(config: &mut Value) {
@@ -226,7 +227,7 @@ fn a_hundred_clients_that_send_one_byte_block_no_other_client() {
     drop(clients);
 }
 
-/// Checks that every command reports a shim that does not answer.
+/// Checks that every command of `usher` reports a shim that does not answer.
 #[track_caller]
 fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     let commands: [&[&str]; 9] = [
@@ -308,7 +309,6 @@ fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     assert!(!watching.stdout().contains("Stopped"));
 }
 
-/// True if the process still runs.
 fn is_running(pid: u32) -> bool {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     !words.is_empty()

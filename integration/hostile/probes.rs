@@ -24,7 +24,7 @@ const PORT: u16 = 8080;
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// CPU time, in ticks of 10 ms, that the shim may use while a server runs, in addition to twice its
-/// CPU time without a server. It is a thirtieth of a CPU, and allows for the test's own calls and
+/// CPU time without a server. This allowance is a thirtieth of a CPU, for the test's own calls and
 /// for busy machines.
 const SPARE_TICKS: u64 = 10;
 
@@ -54,12 +54,12 @@ struct Probed<'host> {
 struct Seen {
     /// The shim's own processor time.
     ticks: u64,
-    /// The longest time in which the shim answered a State.
+    /// The longest time that the shim took to answer a State call.
     slowest_state: Duration,
 }
 
 impl<'host> Probed<'host> {
-    /// Runs all sidecars, and no server yet.
+    /// Runs all sidecars, but starts no server in them.
     fn start(host: &'host Containerd, probes: &[(&str, String)]) -> Self {
         let names: Vec<_> = probes.iter().map(|(name, _)| *name).collect();
         let mut annotations = vec![("usher/sidecars".to_owned(), names.join(","))];
@@ -278,7 +278,7 @@ fn go_away_with_words(mut stream: TcpStream) -> std::io::Result<()> {
     let words = "\x1b[2J\u{202e}\r\n\0time=\"now\" level=info msg=forged\n\u{9b}";
     let words: Vec<u8> = words.bytes().cycle().take(16_000).collect();
     let mut frame = ((words.len() + 8) as u32).to_be_bytes()[1..].to_vec();
-    // GOAWAY for the connection; the last stream, and ENHANCE_YOUR_CALM.
+    // GOAWAY for the whole connection, with the last stream 0 and the error ENHANCE_YOUR_CALM.
     frame.extend([7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11]);
     frame.extend(words);
     stream.write_all(SETTINGS)?;

@@ -135,7 +135,8 @@ impl Outcome {
         }
     }
 
-    /// Time by which the termination exceeded its bound. A lower bound if the pod did not end.
+    /// Time by which the termination exceeded its bound. If the pod did not end, the real time is
+    /// longer.
     pub fn overrun(&self) -> Duration {
         self.took.saturating_sub(self.bound)
     }
@@ -241,7 +242,7 @@ pub fn play(pod: &'static Pod, side: Side, life: Duration) -> Outcome {
         Ok(stage) => {
             let acted = catch_unwind(AssertUnwindSafe(|| act(&stage, pod, life, &mut outcome)));
             stage.unblock();
-            // Dropping the stage panics if a trace of the pod is left.
+            // Dropping `stage` panics if a trace of the pod is left.
             let cleaned = catch_unwind(AssertUnwindSafe(|| drop(stage)));
             acted.and(cleaned).err()
         }

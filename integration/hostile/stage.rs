@@ -30,7 +30,7 @@ const PROCESSES: u64 = 64;
 pub struct Stage {
     pub host: Containerd,
     pod_cgroup: String,
-    // This field is dropped last: dropping `host` ends the processes of the cgroup.
+    // This field must be dropped last, because dropping `host` ends the processes of the cgroup.
     node: NodeCgroup,
 }
 
@@ -272,10 +272,10 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
 /// The cgroup of containerd, its shims, and all processes that they start outside of the pod's
 /// cgroup.
 ///
-/// A parent's `cutime`, the CPU time of its children, ignores cgroups: it would include a command
-/// that joins the pod's cgroup. But the kernel charges CPU time to the cgroup in which a process is
-/// at the moment. So the CPU time of this cgroup is the wanted one. Only the time that containerd
-/// itself takes, for events and for the tests' calls, is subtracted.
+/// The `cutime` of a parent (the CPU time of its children) is no alternative, because it includes
+/// commands that join the pod's cgroup. The kernel charges CPU time to the cgroup in which the
+/// process is at the moment. The time that containerd itself takes, for events and for the tests'
+/// calls, is subtracted.
 struct NodeCgroup {
     dir: PathBuf,
     daemon: u32,
@@ -284,8 +284,8 @@ struct NodeCgroup {
 impl NodeCgroup {
     #[track_caller]
     fn around(name: &str, daemon: u32) -> Self {
-        // The cgroup must not be below the test's own cgroup. In that one, only the OCI runtime
-        // makes cgroups.
+        // The cgroup must not be below the test's own cgroup, because only the OCI runtime makes
+        // cgroups there.
         let dir = cgroup_dir("cpuacct", name);
         fs::create_dir(&dir).expect("the node's cgroup");
         fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");

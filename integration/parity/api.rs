@@ -354,7 +354,7 @@ fn close_io_ends_the_input() {
         api.start("a", "").expect("Start");
         std::fs::write(&create.stdin, "words\n").expect("write the input");
         // The client has closed the FIFO. Another client may open the FIFO later, so the
-        // container's input goes on until CloseIO.
+        // container's input stays open until CloseIO.
         let copy = host.shared_dir().join("copy");
         let arrived = || std::fs::read_to_string(&copy).is_ok_and(|text| text == "words\n");
         eventually("the words have arrived", PATIENCE, arrived);

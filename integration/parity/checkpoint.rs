@@ -40,8 +40,8 @@ fn await_more(host: &Containerd, than: u64) -> u64 {
     count(host)
 }
 
-/// A shim with a container whose program counts up. The container uses the host's network namespace, because
-/// criu would need iptables for another network namespace.
+/// A shim with a container whose program counts up. The container uses the host's network
+/// namespace, because criu would need iptables for another network namespace.
 fn counting<'host>(host: &'host Containerd, runtime: &str, id: &str) -> BareShim<'host> {
     let args = ["/bin/sh", "-c", COUNT];
     let mut shim = BareShim::prepare(host, runtime, id, &args, |config| {

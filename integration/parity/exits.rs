@@ -3,8 +3,8 @@
 use super::{both, run_witness, script, witness};
 use crate::harness::{ContainerSpec, PATIENCE, Status, Version, eventually, words_for_missing};
 
-/// Options of `ctr` that put the container into the host's PID namespace. Its process then is not
-/// process 1, so a signal without a handler kills it.
+/// Options of `ctr` that put the container into the host's PID namespace. The container's program
+/// then is not process 1, so a signal without a handler kills the program.
 const HOST_PIDS: &[&str] = &["--with-ns", "pid:/proc/self/ns/pid"];
 
 #[test]

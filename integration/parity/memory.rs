@@ -171,7 +171,8 @@ fn the_oom_watch_ends_with_its_container() {
         host.wait_exit(&id);
         host.delete(&id);
     }
-    // The number may be higher for a moment, because connections also use descriptors.
+    // The number of descriptors may be higher for a moment, because connections also use
+    // descriptors.
     eventually("nothing is open any more", PATIENCE, || {
         descriptors() <= before
     });
@@ -195,8 +196,8 @@ impl Pod {
             .option(&["--cgroup", &format!("{}/{id}", self.path)])
     }
 
-    /// Limits the memory of all containers together. The cgroup exists since the first container
-    /// was created.
+    /// Limits the memory of all containers together. The cgroup exists only after the first
+    /// container was created.
     fn limit(&self) {
         let below = self.path.trim_start_matches('/');
         let v1 = Path::new("/sys/fs/cgroup/memory").join(below);

@@ -59,7 +59,6 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
     ours
 }
 
-/// A container that runs a shell script.
 fn script(runtime: &str, id: &str, script: &str) -> ContainerSpec {
     ContainerSpec::new(id).runtime(runtime).script(script)
 }

@@ -127,9 +127,8 @@ fn all_processes_of_a_pid_namespace_end_with_its_killed_init() {
     assert_eq!(code, 137);
 }
 
-/// Checks that the shim ends all processes of a container without a PID namespace as soon as its
-/// first process has exited, and publishes the exits of execs. The reason of the exit does not
-/// matter.
+/// Makes the first process of a container without a PID namespace exit. Checks that the shim then
+/// ends all other processes at once and publishes the exits of execs.
 fn run_until_init_ends(edit: fn(&mut Value), script: &str, end: fn(&TaskApi)) -> (u32, u32) {
     both(|host, runtime| {
         let args = ["/bin/sh", "-c", &format!("{FAMILY}; {script}")];

@@ -18,7 +18,7 @@ use crate::harness::{
     BareShim, Containerd, PATIENCE, REFERENCE, TaskApi, eventually, oci_runtime, runtime_under_test,
 };
 
-/// Each field that is set: path and value.
+/// The fields of the metrics that are set, as path and value.
 type Fields = BTreeMap<String, String>;
 
 const MEMORY_LIMIT: u64 = 64 << 20;

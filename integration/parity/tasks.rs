@@ -149,7 +149,7 @@ fn a_container_can_have_a_task_again() {
 #[test]
 fn unknown_tasks_are_not_found() {
     let found = both(|host, runtime| {
-        // A shim runs for another container. It does not know this task.
+        // The shim of another container runs, and does not know this task.
         run_witness(host, &witness(runtime, "a", &[]));
         host.create(&witness(runtime, "b", &[]));
         [

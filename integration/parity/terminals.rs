@@ -68,8 +68,8 @@ fn run(shim: &BareShim, api: &TaskApi, exec_id: &str, script: &str) -> (String, 
 }
 
 fn open_input(path: &str) -> File {
-    // The file is opened for reading, too. So opening it does not wait for the shim, and the FIFO
-    // remains open.
+    // The FIFO is opened for reading, too, so that opening it does not wait for the shim, and the
+    // FIFO stays open.
     File::options()
         .read(true)
         .write(true)

@@ -1,5 +1,5 @@
-//! Calls that a future version of containerd will make. For this version, a sandbox need not have a
-//! process. It joins containers to namespaces by the paths that the shim returns.
+//! Calls that a future version of containerd will make. That containerd does not need a process in
+//! a sandbox, because it joins containers to namespaces by the paths that the shim returns.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,8 +48,8 @@ fn config() -> Any {
     }
 }
 
-/// Makes a sandbox for a caller that uses paths. Returns the process id and the spec that the shim
-/// reports.
+/// Makes a sandbox for a caller that joins namespaces by their paths. Returns the process id and
+/// the spec that the shim reports.
 fn make(sandboxes: &TaskApi, bundle: &Path) -> (u32, Value) {
     let request = CreateSandboxRequest {
         sandbox_id: POD.to_owned(),

@@ -206,10 +206,11 @@ const MI: u64 = 1 << 20;
 /// The memory limit that kubelet gave the pod.
 const CEILING: u64 = 512 * MI;
 
-/// A pod with several containers. Its cgroup is smaller than the one that kubelet made.
+/// A pod with several containers. The shim has lowered the memory limit that kubelet set for the
+/// pod's cgroup.
 ///
-/// The shim must record the original size in the bundles of all containers. If it recorded the size
-/// in one bundle only, the test would fail.
+/// The shim must record the original limit in the bundles of all containers. If it recorded the
+/// limit in one bundle only, the test would fail.
 fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     let spec = PodSpec::new("sized", handler)
         .memory(CEILING)
@@ -233,8 +234,8 @@ fn sized(node: &Cri, handler: Handler) -> (Pod<'_>, Vec<Container<'_>>) {
     (pod, containers.into())
 }
 
-/// kubelet uses the same cgroup for the pod's next sandbox. Without the original size, this sandbox
-/// would be limited to the needs of the old one.
+/// kubelet uses the same cgroup for the pod's next sandbox. If the shim's lower limit stayed, the
+/// next sandbox would get only what the old one needed.
 #[test]
 fn the_size_of_a_pods_cgroup_is_restored_after_its_shim_dies() {
     with_each(|node, handler| {

@@ -17,8 +17,8 @@ mod users;
 
 const BOTH: [Handler; 2] = [Handler::Usher, Handler::Pauseless];
 
-/// True if the tested containerd supports shims that make sandboxes. Before 2.3, a pod without a
-/// pause container that uses the node's network ends by itself.
+/// True if the tested containerd supports shims that make sandboxes. In versions before 2.3, a pod
+/// without a pause container that uses the node's network ends by itself.
 fn is_known() -> bool {
     Version::of_containerd() >= Version(2, 3)
 }
@@ -32,8 +32,8 @@ fn with_each(test: impl Fn(&Cri, Handler)) {
     }
 }
 
-/// Does the same as `with_each`, but before containerd 2.3 runs the test once, with a pause
-/// container. Containerd 1 may be configured without CRI.
+/// Does the same as `with_each`, but with containerd 2.0 to 2.2 runs the test with a pause
+/// container. Skips the test with containerd 1, which may be configured without CRI.
 #[track_caller]
 fn with_each_known(test: impl Fn(&Cri, Handler)) {
     if Version::of_containerd() < Version(2, 0) {

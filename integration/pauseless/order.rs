@@ -16,7 +16,6 @@ const SHOP: &[(&str, &str)] = &[
     ),
 ];
 
-/// A running pod.
 struct Shop<'a> {
     node: &'a Cri,
     pod: Pod<'a>,

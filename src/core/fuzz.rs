@@ -6,7 +6,6 @@ use crate::plan::{ContainerSetting, Identity, KubeletFacts, Plan, Word, identity
 
 use usher_fuzz::cost;
 
-/// Maximum length of an error message about annotations, in characters.
 const MAX_MESSAGE_CHARS: usize = 4_000;
 
 /// Parses the input as annotations. In the input, a form feed ends each annotation, and a tab

@@ -1,4 +1,4 @@
-//! The decisions of usher, without their execution.
+//! The code that makes usher's decisions. Other crates carry the decisions out.
 //!
 //! | module | what it is |
 //! |---|---|

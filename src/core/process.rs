@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The exit status of a process, as in `waitpid(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExitStatus {
-    /// The process exited with this code.
     Code(u8),
-    /// The process was killed by this signal.
     Signal(i32),
 }
 

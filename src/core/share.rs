@@ -1,4 +1,4 @@
-//! A share of one core, for work that others can request without limit.
+//! Limits work that clients can request without limit to a share of one CPU core.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::lifecycle::Time;
 
-/// A share of one core. Work may spend some CPU time in advance. Spent CPU time is paid off as time
-/// passes.
+/// A limit on the CPU time of some work: a share of one core. Work may spend some CPU time in
+/// advance. Spent CPU time is paid off as time passes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     /// Seconds that it takes to pay off one second of CPU time.
@@ -19,7 +19,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns a share of one part in `pace` of a core, with nothing spent.
+    /// Returns a share of 1/`pace` of a core, with nothing spent.
     pub const fn new(pace: u32, ahead: Duration) -> Share {
         Share {
             pace,
@@ -45,8 +45,8 @@ impl Share {
         self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
     }
 
-    /// Takes back CPU time that was charged at `then` and that the work did not need. The part that
-    /// has been paid off since `then` is not taken back.
+    /// Refunds CPU time that was charged at `then` and that the work did not need. The part that
+    /// has been paid off since `then` is not refunded.
     pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
         let paid = now.since(then);
         self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));

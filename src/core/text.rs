@@ -7,8 +7,8 @@ use std::fmt::{self, Write};
 /// Maximum number of characters of a container's output that a message quotes.
 pub const SAID_CHARS: usize = 200;
 
-/// Text that is cut, with unprintable characters escaped. The result has no line breaks, no cursor
-/// movement and no change of the writing direction.
+/// Text that is shortened and escaped when displayed. The result has no unprintable characters, no
+/// line breaks, no cursor movement and no change of the writing direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Shortened<'a> {
     pub text: &'a str,
@@ -34,7 +34,8 @@ impl fmt::Display for Shortened<'_> {
     }
 }
 
-/// Makes a sentence with a container's own words safe for the log, a report or an answer.
+/// Escapes and shortens a sentence that may quote a container's output, for the log, a report or an
+/// answer.
 pub fn tame(sentence: &str) -> String {
     let shortened = Shortened {
         text: sentence,

@@ -23,12 +23,10 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Makes an [`Invalid`](EngineError::Invalid) with the cause's message.
     pub fn invalid(cause: impl ToString) -> EngineError {
         EngineError::Invalid(cause.to_string())
     }
 
-    /// Makes a [`Failed`](EngineError::Failed) with the cause's message.
     pub fn failed(cause: impl ToString) -> EngineError {
         EngineError::Failed(cause.to_string())
     }

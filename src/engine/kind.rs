@@ -14,21 +14,21 @@ use usher_linux::reaper::Reaper;
 use super::{Engine, EngineError};
 
 /// Makes engines, and does their part of the program's commands `start`, `delete` and `-info`. A
-/// process that executes such a command serves nothing, so the methods for commands may block.
+/// process that executes such a command serves no requests, so the methods for commands may block.
 pub trait EngineKind: fmt::Debug + Sync {
     /// Makes an engine for containers of containerd's `namespace`; `reaper` reaps their processes.
     fn engine(&self, namespace: &str, reaper: Reaper) -> Arc<dyn Engine>;
 
-    /// True if the program becomes a process of the engine's own when this is its first argument.
+    /// True if this first argument makes the program run as a helper process of the engine.
     fn is_mode(&self, argument: &OsStr) -> bool;
 
-    /// Runs such a process. The program's name is not among the arguments.
+    /// Runs as a helper process of the engine. The program's name is not among the arguments.
     fn run_mode(&self, arguments: &[OsString]);
 
     /// True if the message is options for engines of this kind.
     fn are_options(&self, message: &Any) -> bool;
 
-    /// Reads options, also from a file that they name.
+    /// Reads options, including those in a file that they name.
     ///
     /// # Errors
     ///
@@ -55,7 +55,8 @@ pub trait EngineKind: fmt::Debug + Sync {
     ///
     /// # Errors
     ///
-    /// [`EngineError::Failed`] if the container cannot be deleted; the rest is removed all the same.
+    /// [`EngineError::Failed`] if the container cannot be deleted; the rest is removed all the
+    /// same.
     fn clear(
         &self,
         namespace: &str,

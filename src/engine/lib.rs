@@ -3,9 +3,9 @@
 //!
 //! Code above these traits knows nothing of runc, processes, `/proc` or cgroup directories. The
 //! crate `usher-oci` is the real engine, which runs an OCI runtime's commands. `sim` is a simulated
-//! engine, for tests. A new engine is a new crate, which only the shim's `main` names. A requirement
-//! on engines is called a law, and is stated at its method.
-//! `docs/engine.md` lists all laws, and the same conformance tests check both engines.
+//! engine, for tests. A new engine is a new crate, which only the shim's `main` names. A
+//! requirement on engines is called a law, and is stated at its method. `docs/engine.md` lists all
+//! laws, and the same conformance tests check both engines.
 //!
 //! | handle | purpose |
 //! |---|---|
@@ -79,8 +79,9 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The engine of a shim. It makes a container from each bundle.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// If the options of a container's order name a file, returns them with the file's content.
-    /// `None` if they name none. A disk can stall the read.
+    /// Returns the options of a container's order with the content of the file that the options
+    /// name. Returns `None` if they name no file. Reading the file is work, because a disk can
+    /// stall it.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
     }
@@ -247,12 +248,12 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// Law: never waits; a failure does not delay the exit.
     fn record_exit(&self, pid: i32, code: u32, at: SystemTime);
 
-    /// Writes a message to the container's owner on the container's standard error. `streams` are
+    /// Writes a message for the container's owner to the container's standard error. `streams` are
     /// the streams of the container's init. Never waits; a message that cannot be written is lost.
     ///
-    /// If `last_words` is set, the message says why the container is ended. Then it also goes into
-    /// the termination message, which kubelet reads after the exit. Returns the write of the
-    /// termination message as work, because a disk may stall it.
+    /// If `last_words` is set, the message says why the container is ended. Then the message also
+    /// goes into the termination message, which kubelet reads after the exit. Returns the write of
+    /// the termination message as work, because a disk may stall it.
     fn write_message(
         &self,
         streams: Option<&Streams>,
@@ -351,7 +352,7 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// [held](Init::hold_pid).
     fn pid(&self) -> i32;
 
-    /// Keeps the PID from being reused after the exit. Only valid while the process is alive.
+    /// Keeps the PID from being reused after the exit. The process must still be alive at the call.
     fn hold_pid(&self) -> PidHold;
 
     /// Cgroup of the container's processes; `None` if it cannot be found now.
@@ -368,9 +369,10 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// Releases the container, and returns once its program is executed. `gone` resolves when the
     /// exit of the init was reported. The release then returns soon.
     ///
-    /// Laws: the future is never dropped early, because that would kill a container of runc's. The
-    /// program of a frozen container is not executed. Success means that the program has been
-    /// executed, or will be when the container is thawed. It may also have exited already.
+    /// Laws: the future is never dropped early, because that kills a container of runc's. The
+    /// program of a frozen container is not executed before the thaw. Success means that the
+    /// program was executed, or will be when the container is thawed. The program may have exited
+    /// already.
     ///
     /// # Errors
     ///
@@ -596,8 +598,8 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
 
 /// Watches for OOM kills.
 pub trait OomWatch: fmt::Debug + Send {
-    /// Checks for OOM kills now. Law: when the exit of a process is known, an OOM kill that caused
-    /// this exit is known as well.
+    /// Checks for OOM kills now. Law: when the exit of a process is known, this check finds an OOM
+    /// kill that caused the exit.
     fn look(&self);
 }
 
@@ -611,7 +613,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// Bytes of memory charged to the pod's cgroup and to all cgroups below it.
     fn memory_usage(&self) -> Option<u64>;
 
-    /// Reads the current value of a knob; `None` if the kernel has no such value.
+    /// Reads the current value of a knob (a limit or weight of the cgroup). Returns `None` if the
+    /// kernel has no such value.
     fn read(&self, knob: Knob) -> Option<u64>;
 
     /// Sets the value of a knob.
@@ -629,8 +632,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The kernel's error.
     async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
 
-    /// The part of the value `found` that the pod's containers do not account for, in the knob's
-    /// unit.
+    /// The pod's overhead in the unit of `knob`: the value `found` minus the part of the pod's
+    /// containers (`allotment`).
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
 
     /// The CPU quota and the CPU weight that result from these limits and requests.
@@ -674,7 +677,6 @@ impl PidHold {
         }
     }
 
-    /// The PID that is held.
     pub fn pid(&self) -> i32 {
         self.pid
     }

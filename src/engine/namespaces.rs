@@ -49,8 +49,8 @@ pub enum NamespaceError {
 }
 
 impl Namespaces {
-    /// Reads the namespaces of a process whose PID cannot have been reused, because the process is
-    /// a child that is not reaped yet.
+    /// Reads the namespaces of a process. The caller ensures that the PID cannot have been reused,
+    /// for example because the process is a child that is not reaped yet.
     pub fn of(pid: i32) -> Namespaces {
         let found = FILES.iter().filter_map(|(_, file)| {
             let path = format!("/proc/{pid}/ns/{file}");

@@ -37,7 +37,7 @@ struct Memory {
 }
 
 impl Resources {
-    /// Parses an Update. Malformed JSON counts as no change: the OCI runtime will report it.
+    /// Parses an Update. Malformed JSON counts as no change, because the OCI runtime reports it.
     pub fn parse(json: &[u8]) -> Resources {
         serde_json::from_slice(json).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! At the end of the pod, its caller has paused one container. The other container has stopped
-//! itself.
+//! The caller pauses one container right before the pod ends. The other container has sent SIGSTOP
+//! to all of its own processes.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! From the pod's end on, the OCI runtime hangs at one of its commands, in every container.
+//! From the beginning of the pod's termination, the OCI runtime hangs at one of its commands, in
+//! every container.
 
 use serde_json::Value;
 

@@ -17,7 +17,8 @@ use crate::plan::{
     Limits, Minimums, PlanError, Problem, Roles, RolesError, Rules, UnknownKeys, parse_duration,
 };
 
-/// The mistake in a configuration: one sentence that begins with its place.
+/// The mistake in a configuration: one sentence that begins with the line, or the table and the
+/// key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The parser's own message.
@@ -31,7 +32,7 @@ pub enum ConfigError {
         #[source]
         problem: Problem,
     },
-    /// A minimum above its limit: no value would be allowed.
+    /// A minimum above its limit, so that no value would be allowed.
     #[error("in [minimums], {name}: {minimum:?} is too high; [limits] allows at most {limit:?}")]
     AboveLimit {
         name: &'static str,

@@ -1,4 +1,5 @@
-//! Texts about each line of the configuration, from which the reference pages are made.
+//! Texts about the tables and keys of the configuration file, from which the reference pages are
+//! made.
 
 /// A table of the configuration file, as TOML uses the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,6 @@ pub struct Entry {
     pub key: &'static str,
     /// The form of the key's value.
     pub value: &'static str,
-    /// The value that applies if the key is missing.
     pub default: &'static str,
     /// The effect of the key, in whole sentences.
     pub about: &'static str,

@@ -1,4 +1,5 @@
-//! Bounds on the cost of expensive pods, and on the size of the answers about them.
+//! Tests that judging the most expensive pods costs little, and that the answers about them are
+//! small.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Annotations that the shim needs and that follow from the spec, so that the author need not write
+//! Derives annotations that the shim needs from the pod's spec, so that the author need not write
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use super::names::{Annotations, PatternsError, put, without_absent, without_patt
 use super::start::{longest_start, shown};
 use super::{Warning, fields, role};
 
-/// Changes to a pod. After them its annotations contain everything that the shim has to know.
+/// Changes to a pod, after which its annotations contain everything that the shim has to know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Completion {
     /// Annotations to set, and annotations to remove (`None`). Unchanged annotations are left out.
@@ -57,9 +57,9 @@ pub fn concerns(pod: &Pod, rules: &Rules) -> bool {
 /// the pod ([`concerns`]).
 ///
 /// The result depends only on the author's annotations, the spec and the rules. The caller may
-/// complete a pod again, for example when another program has changed the spec since. The caller
-/// first restores the author's annotations: those of an earlier completion would count as the
-/// author's.
+/// complete a pod again, for example when another program has changed the spec since. Before that,
+/// the caller must restore the author's annotations, because any annotation of an earlier
+/// completion counts as the author's.
 ///
 /// # Errors
 ///
@@ -106,7 +106,6 @@ struct Work<'a> {
 }
 
 impl Completion {
-    /// True if the pod needs no change.
     pub fn is_empty(&self) -> bool {
         self.annotations.is_empty() && self.without_liveness_probe.is_empty()
     }
@@ -117,7 +116,6 @@ impl Completion {
         names.map(String::as_str).collect()
     }
 
-    /// Applies the changes to a pod.
     pub fn apply(&self, pod: &mut Pod) {
         for (key, value) in &self.annotations {
             match value {
@@ -150,7 +148,7 @@ impl Work<'_> {
         }
     }
 
-    /// The complete lists. Lists of one group are valid only together.
+    /// The lists with all names that belong in them. Lists of one group are valid only together.
     fn lists(&self) -> [Vec<(PodSetting, Vec<String>)>; 3] {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
@@ -237,8 +235,8 @@ impl Work<'_> {
     }
 
     /// Adds the probes of a sidecar. The startup probe tells when the sidecar is started. The
-    /// liveness probe tells when to restart it. Under `Always` the liveness probe stays with
-    /// kubelet, which restarts the sidecar itself.
+    /// liveness probe tells when to restart it. Under the restart policy `Always`, kubelet keeps
+    /// the liveness probe, because kubelet restarts the sidecar itself.
     fn sidecar(&mut self, container: &Container) {
         let name = container.name.as_str();
         if let Some(probe) = &container.startup_probe {

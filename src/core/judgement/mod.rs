@@ -2,13 +2,13 @@
 //! and the webhook, which know a pod before its containers are created, call this module.
 //!
 //! This module decides nothing itself. It takes the plan from the shim's own parser
-//! ([`crate::plan`]), times from its termination ([`crate::lifecycle::Budget`]), and sizes from its
-//! sizing ([`crate::sizing`]).
+//! ([`crate::plan`]), times from the shim's termination ([`crate::lifecycle::Budget`]), and sizes
+//! from the shim's sizing ([`crate::sizing`]).
 //!
 //! | module | contents |
 //! |---|---|
 //! | `start` | what each container waits for, and what its Start looks like to kubelet |
-//! | `stop` | the steps of a termination, and the latest end of each |
+//! | `stop` | the steps of a termination, and the latest time at which each ends |
 //! | `sizes` | the size of the pod in each phase, its QoS class |
 //! | `warnings` | parts of a manifest that do not do what they seem to do |
 //! | `order` | the start order, as seen from a manifest |
@@ -42,10 +42,12 @@ pub use start::{ADDED_LATER, Entry, Held, added_later, entries, shown};
 pub use stop::{RunAgain, StopStep, Termination, termination};
 pub use warnings::Warning;
 
-/// The prediction of what the shim would do with a pod.
+/// The judgement of a pod: the plan, the errors with which the shim would refuse the pod, and
+/// warnings.
 #[derive(Debug, Clone)]
 pub struct Judgement {
-    /// The plan from the pod's annotations; `None` if they are missing or invalid.
+    /// The plan of the pod; `None` if usher does not handle the pod, or if its annotations are
+    /// invalid.
     pub plan: Option<Plan>,
     /// The error message with which the shim would refuse the pod.
     pub refused: Option<String>,
@@ -61,8 +63,7 @@ impl Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
             match Plan::parse_all(&annotations, rules) {
                 Ok(reading) => (Some(reading.plan), Vec::new()),
-                // If annotations are valid but exceed the limits of this node, there is a plan
-                // nonetheless.
+                // Annotations that only exceed the limits of this node still yield a plan.
                 Err(refusals) => (
                     Plan::parse(&annotations).ok(),
                     refusals.sentences().collect(),
@@ -95,8 +96,8 @@ impl Judgement {
     }
 }
 
-/// The role of a container. A container in `initContainers` is a native init, unless a list makes
-/// it an init, sidecar or defer container.
+/// The role of a container. A container in `initContainers` is a native init, unless a list or the
+/// node's rules make it an init, sidecar or defer container.
 fn role(plan: &Plan, pod: &Pod, name: &str) -> Role {
     match plan.role(name) {
         Role::App | Role::Guest if pod.has_init_container(name) => Role::NativeInit,

@@ -9,13 +9,12 @@ use crate::plan::{
     without_mark,
 };
 
-/// The annotations of a pod by key.
 pub(super) type Annotations = BTreeMap<String, String>;
 
 /// Maximum number of comparisons of a name with a pattern, for one pod.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// Lists whose patterns are not replaced, because they would cost too much.
+/// Error: the patterns in lists are not replaced by names, because that would cost too much.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternsError {
     #[error("{key} lists {count} names and patterns; expected at most {MAX_NAMES}")]
@@ -108,8 +107,8 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), PatternsError>
     Ok(())
 }
 
-/// Replaces optional names by plain names. Names of existing containers stay, and the settings of
-/// absent containers are removed. Containers in `initContainers` do not count as existing here. An
+/// Replaces the optional names of existing containers by plain names, and removes the names and
+/// settings of absent containers. Containers in `initContainers` count as absent, because an
 /// injector may add the same proxy as an ordinary container, or as a native sidecar, which kubelet
 /// handles.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {

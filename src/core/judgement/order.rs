@@ -34,12 +34,13 @@ pub(super) fn few_joined<'a>(names: impl IntoIterator<Item = &'a str>) -> String
     few(names).join(", ")
 }
 
-/// The containers of the plan's stages in start order.
+/// The init containers and sidecars of a plan in start order.
 pub(super) struct StartOrder<'a> {
     plan: &'a Plan,
     pod: &'a Pod,
     staged: Vec<Staged<'a>>,
-    /// The index in `staged` at which a container's stage begins, by the container's name.
+    /// The index in `staged` of the first container that starts together with a container, by the
+    /// container's name.
     begins: BTreeMap<&'a str, usize>,
 }
 
@@ -96,7 +97,7 @@ impl<'a> StartOrder<'a> {
     }
 
     /// The containers of `before` that the container `name` waits for when kubelet starts it. An
-    /// optional container counts only if kubelet has created it before.
+    /// optional container is among them only if kubelet has created it before.
     pub(super) fn waits(&self, name: &str, before: &[Staged<'a>]) -> Waits<'a> {
         let own = self.pod.place_among_all(name);
         let waited_for = before
@@ -124,9 +125,9 @@ impl<'a> StartOrder<'a> {
         }
     }
 
-    /// Returns how a container is held. Kubelet starts the containers in the order of the manifest,
-    /// and waits for the answer to each Start. After an init container, kubelet creates nothing
-    /// until the init container has exited.
+    /// Returns how usher holds a container that waits for the containers in `waits`. Kubelet starts
+    /// the containers in the order of the manifest, and waits for the answer to each Start. After
+    /// an init container, kubelet creates nothing until the init container has exited.
     pub(super) fn held(&self, waits: &Waits<'_>) -> Held {
         if waits.names.is_empty() {
             return Held::No;

@@ -33,7 +33,7 @@ pub struct Amounts {
     pub memory_bytes: Option<u64>,
 }
 
-/// Computes the resources of a pod, whole and by container, as kubelet and usher account for them.
+/// Computes the size of a pod in each phase and the pod's QoS class, as kubelet and usher do.
 pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     let containers = containers(plan, pod);
     let starting = starting_names(plan, pod);
@@ -76,9 +76,9 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
 }
 
 /// Returns the CPU request of the pod as a whole, and the largest CPU request of its containers at
-/// any time, both in millicores. Returns `None` if usher does not lower the pod's request: the pod
-/// has no request, the containers need at least as much, or the request exceeds the sum of all
-/// containers.
+/// any time, both in millicores. Returns `None` if usher does not lower the pod's request, because
+/// the pod has no request, the containers need at least as much, or the request exceeds the sum of
+/// all containers.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -219,9 +219,9 @@ pub fn bytes(bytes: Option<u64>) -> String {
     }
 }
 
-/// The requests and limits of the pod as a whole, if its manifest has them. If it has limits but
-/// lacks a request, the request is filled in as by Kubernetes 1.34. The value is the request of the
-/// containers by Kubernetes' own formula, or the limit if the containers request nothing.
+/// The requests and limits of the pod as a whole, if its manifest has them. If the pod has limits
+/// but lacks a request, the request is filled in as by Kubernetes 1.34. The value is the request of
+/// the containers by Kubernetes' own formula, or the limit if the containers request nothing.
 fn whole(pod: &Pod) -> Option<Requirements> {
     let given = pod.spec.resources?;
     let Requirements { requests, limits } = given;

@@ -16,15 +16,13 @@ use crate::manifest::Pod;
 use super::order::{StartOrder, few, few_joined};
 use super::role;
 
-/// The start of a container.
+/// The entry of a container in the start plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub container: String,
     pub role: String,
-    /// The reason why the container has its role.
     pub origin: Origin,
-    /// True if the container is optional.
     pub optional: bool,
     /// True if the manifest has no container of this name.
     pub missing: bool,
@@ -33,35 +31,37 @@ pub struct Entry {
     pub step: Option<usize>,
     pub waits_for: Vec<String>,
     pub held: Held,
-    /// The annotation that would keep the container from being held.
+    /// The annotation that the author can add so that usher does not hold the container.
     pub remedy: Option<String>,
     /// The condition under which the containers that wait for this container may run. For an app:
-    /// the condition under which the run is complete. `None` if nothing depends on the container.
+    /// the condition under which the pod's run is complete. `None` if nothing depends on the
+    /// container.
     pub done: Option<String>,
     /// The effect of the container's liveness probe, if usher runs one.
     pub liveness: Option<String>,
 }
 
-/// The way in which a waiting container is held.
+/// The way in which usher holds a container that waits for other containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Held {
     /// Not held: the container runs as soon as kubelet starts it.
     No,
-    /// usher answers the Start when the container's turn comes, if kubelet can wait for so long.
+    /// usher answers the Start when the container may run, if kubelet can wait for so long.
     Blocked,
-    /// usher answers the Start at once, and the held container reads Running.
+    /// usher answers the Start at once, so kubelet shows the container as running while usher holds
+    /// it.
     AtOnce,
     /// Held until the pod terminates.
     UntilTermination,
-    /// Held until usher ends the container: it waits for containers that kubelet creates only after
-    /// it has exited.
+    /// Held until usher ends the container, because the container waits for others that kubelet
+    /// creates only after this container's exit.
     InVain,
 }
 
 /// The name of the row for containers that are not in the manifest.
 pub const ADDED_LATER: &str = "(added later)";
 
-/// All containers of the pod in start order.
+/// Makes an entry for each container of the pod, in start order.
 pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let order = StartOrder::of(plan, pod);
     let mut entries = init_entries(&order, plan, pod);
@@ -188,7 +188,8 @@ pub fn added_later(plan: &Plan, pod: &Pod) -> Option<Entry> {
     })
 }
 
-/// The annotation `usher/native-init` that lists all of the pod's own init containers.
+/// The annotation `usher/native-init` that lists the pod's own init containers, except those that
+/// are in another list.
 pub(super) fn native_init(plan: &Plan, pod: &Pod) -> String {
     let init = pod.spec.init_containers.iter();
     let missing = init.filter(|it| plan.origin(&it.name) != Origin::List);
@@ -213,7 +214,8 @@ pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'
 /// Maximum number of sets of exit codes that are shown. Apps with the same set share one entry.
 const SHOWN_ENDS: usize = 4;
 
-/// The condition under which the run is complete, or `None` if kubelet restarts an app forever.
+/// The condition under which the pod's run is complete, or `None` if kubelet restarts an app
+/// forever.
 pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
     let mut places: BTreeMap<ExitCodes, usize> = BTreeMap::new();
     let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();
@@ -332,8 +334,8 @@ pub(super) fn longest(probe: &Probe) -> Duration {
     probe.initial_delay.saturating_add(checks)
 }
 
-/// The longest time that the startup probes of all sidecars take together, in whole seconds: probes
-/// of one stage run side by side.
+/// The longest time that the startup probes of all sidecars take together, in whole seconds. Probes
+/// of sidecars that start together run side by side.
 pub(super) fn longest_start(plan: &Plan) -> Duration {
     let of_sidecar = |name: &String| plan.container(name).startup_probe.as_ref().map(longest);
     let stages = plan.stages().iter();

@@ -1,4 +1,4 @@
-//! The stop plan: the steps of a termination, and the latest end of each.
+//! The stop plan: the steps of a termination, and the latest time at which each step ends.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::role;
 pub struct Termination {
     pub policy: String,
     pub grace_period_seconds: f64,
-    /// Latest end of the last container, in seconds since the first stop request.
+    /// Latest time at which the last container ends, in seconds since the first stop request.
     pub worst_case_seconds: f64,
     pub steps: Vec<StopStep>,
     /// The defer containers that are run again until they succeed, and the time that this may take.
@@ -31,8 +31,8 @@ pub struct RunAgain {
     pub container: String,
     /// Latest start of the container's last run, in seconds since the first stop request.
     pub until_seconds: f64,
-    /// The maximum time for all runs of the container together, in seconds, if its author has set
-    /// one.
+    /// The maximum time for all runs of the container together, in seconds; `None` if the pod's
+    /// author has set none.
     pub cap_seconds: Option<f64>,
     /// The defer containers and termination steps that come after this container. Two seconds are
     /// reserved for each of them, and two seconds for this container's own last run.
@@ -45,13 +45,13 @@ pub struct RunAgain {
 pub struct StopStep {
     pub step: String,
     pub containers: Vec<String>,
-    /// True if its containers stop one after another.
+    /// True if the step's containers run or stop one after another.
     pub in_turn: bool,
-    /// Latest end of the step, in seconds since the first stop request.
+    /// Latest time at which the step ends, in seconds since the first stop request.
     pub over_after_seconds: f64,
 }
 
-/// Computes the termination of a pod: its steps, and the time that each of them has.
+/// Computes the termination of a pod: the steps, and the latest time at which each step ends.
 pub fn termination(plan: &Plan, pod: &Pod) -> Termination {
     let grace = grace_period(plan, pod);
     let budget = Budget::new(plan.settings(), grace);

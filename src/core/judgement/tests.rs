@@ -358,7 +358,7 @@ fn apps_wait_for_checks_of_a_startup_probe_that_take_longer_than_its_period() {
     );
 }
 
-/// The shim would take these pods as their author wrote them.
+/// The shim accepts these pods as their author wrote them.
 #[test]
 fn a_list_that_would_be_refused_is_not_added() {
     let limits = Limits {
@@ -515,8 +515,8 @@ fn a_role_of_the_node_for_an_init_container_of_kubelet_yields_a_warning() {
     );
 }
 
-/// The container runs without being held: when kubelet creates it, there is no earlier container
-/// that it could wait for.
+/// The sidecar is not held, because kubelet creates it first, so that it has no container to wait
+/// for.
 #[test]
 fn a_sidecar_that_kubelet_starts_by_itself_is_warned_of() {
     let spec = json!({

@@ -10,7 +10,6 @@ use serde_json::Value;
 pub struct Json(Box<str>);
 
 impl Json {
-    /// The JSON as it was given.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -56,7 +55,7 @@ impl<'de> Visitor<'de> for Search<'_> {
     }
 }
 
-/// A visitor that writes the value that it reads as text, without null fields.
+/// A visitor that writes the value as text, without null fields.
 struct Writer<'a>(&'a mut Vec<u8>);
 
 impl Writer<'_> {
@@ -123,8 +122,7 @@ impl<'de> Visitor<'de> for Writer<'_> {
         self.0.push(b'{');
         let mut end = self.0.len();
         while let Some(key) = map.next_key::<String>()? {
-            // The text ends with `{` only before the first field: no value ends with this
-            // character.
+            // The text ends with `{` only before the first field, because no value ends with `{`.
             if !self.0.ends_with(b"{") {
                 self.0.push(b',');
             }

@@ -19,8 +19,8 @@ pub struct Pod {
     pub owner: Owner,
     pub annotations: BTreeMap<String, String>,
     pub spec: Spec,
-    /// Index of the first container of each name in `spec.initContainers`, and in
-    /// `spec.containers`.
+    /// Indexes in `spec.initContainers` by name; `places` has those in `spec.containers`. Of
+    /// containers with the same name, the first one is meant.
     init_places: BTreeMap<String, usize>,
     places: BTreeMap<String, usize>,
 }
@@ -257,7 +257,7 @@ impl Container {
         self.restart_policy_rules.codes.clone()
     }
 
-    /// True if the container may change the pod's network, like those that redirect traffic to a
+    /// True if the container may change the pod's network, for example to redirect traffic to a
     /// proxy.
     pub fn may_change_network(&self) -> bool {
         self.security_context.capabilities.for_network

@@ -246,7 +246,7 @@ struct RuleCodes {
     values: Codes,
 }
 
-/// The listed exit codes that a Linux process can have.
+/// The exit codes of a rule, without codes outside of 0 to 255, which no Linux process has.
 #[derive(Debug, Default)]
 struct Codes(ExitCodes);
 

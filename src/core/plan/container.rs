@@ -30,8 +30,8 @@ pub struct ContainerPlan {
     /// Exit codes after which the caller creates the container again, although the restart policy
     /// says otherwise; for apps and init containers.
     pub caller_restarts: ExitCodes,
-    /// A probe whose failure makes the shim restart a sidecar in place. A defer container whose
-    /// probe succeeds may get more time.
+    /// For a sidecar: the shim restarts the sidecar in place when the probe has failed. For a defer
+    /// container: the container may get more time while the probe succeeds.
     pub liveness_probe: Option<Probe>,
     /// The hook that runs when the pod terminates, before the other termination steps; for apps and
     /// sidecars.
@@ -49,7 +49,6 @@ pub struct ContainerPlan {
 }
 
 impl ContainerPlan {
-    /// A container without settings.
     pub(super) const NOTHING: ContainerPlan = ContainerPlan {
         startup_probe: None,
         restart_policy: None,
@@ -92,8 +91,8 @@ impl ContainerPlan {
     }
 }
 
-/// Refuses a setting that the container's role has no use for. The error names the lists whose
-/// roles have a use for it, and a similar name in these lists.
+/// Refuses a setting that has no effect in the container's role. The error names the lists whose
+/// roles the setting is for, and a similar name in these lists.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,
@@ -122,7 +121,7 @@ pub(super) fn check_use(
     ))))
 }
 
-/// The words of the roles that have a use for a setting.
+/// The words of the roles that a setting is for.
 pub(super) fn roles_with_use_for(setting: ContainerSetting) -> Vec<&'static str> {
     let all = Role::WORDS.iter();
     let users = all.filter(|(role, _)| is_of_use(setting, *role));

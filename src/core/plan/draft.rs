@@ -31,7 +31,7 @@ pub(super) struct Draft<'a> {
     grace_policy: Option<GracePolicy>,
     lists: Lists<'a>,
     containers: BTreeMap<String, ContainerPlan>,
-    /// The settings of containers, and the annotations they are from.
+    /// Each setting of a container, with the container's name and the annotation.
     uses: Vec<(ContainerSetting, &'a str, Entry<'a>)>,
     /// True if a list was refused, or if a refused key may be the misspelled key of a list.
     lacks_lists: bool,
@@ -159,8 +159,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Combines all settings, and refuses contradictions. If a list is missing, the roles of
-    /// containers are unknown, and nothing that depends on roles is checked.
+    /// Combines all settings, and refuses contradictions. If a list could not be read, the roles of
+    /// containers are unknown, so nothing that depends on roles is checked.
     fn finish(mut self, found: &mut Found) -> Plan {
         let essential = self.lists.remove(&PodSetting::Essential);
         let assignment = match self.lacks_lists || found.is_full() {
@@ -196,13 +196,13 @@ impl<'a> Draft<'a> {
 }
 
 impl Plan {
-    /// Adds a container's setting as if it had been among the annotations of this plan. The
-    /// annotations have `bytes` bytes so far ([`Reading::bytes`]). A refused setting changes
+    /// Adds a container's setting to the plan, after the same checks as for an annotation. `bytes`
+    /// is the size of the annotations so far ([`Reading::bytes`]). A refused setting changes
     /// nothing.
     ///
     /// # Errors
     ///
-    /// The reason why the annotations would be refused with this setting.
+    /// The reason why the setting is refused.
     pub fn say(
         &mut self,
         setting: ContainerSetting,

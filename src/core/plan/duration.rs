@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::error::Problem;
 
-/// The longest duration in whole seconds: Go counts nanoseconds in an `int64`. Every duration in a
-/// plan respects it, so that it can be added to any clock.
+/// Maximum duration in whole seconds, because Go counts nanoseconds in an `int64`. No duration in a
+/// plan is longer, so that each can be added to the time of any clock.
 pub const MAX_SECONDS: u64 = 9_223_372_036;
 
-/// The bound 2^63 in nanoseconds that Go's parser works with.
+/// Upper bound of Go's parser: 2^63 nanoseconds.
 const LIMIT: u64 = 1 << 63;
 
 /// Reads a Go duration, such as `300ms`, `1.5h` or `1h2m3.5s`: numbers with or without a fraction,
@@ -75,8 +75,8 @@ fn amount_and_rest(text: &str) -> Result<(u64, &str), Problem> {
     Ok((amount, rest))
 }
 
-/// `0.<fraction>` of `unit`, rounded as by Go: digits beyond an `int64` do not count, and the
-/// product is computed in floats.
+/// Returns `0.<fraction>` of `unit`, rounded as in Go: digits that do not fit into an `int64` are
+/// ignored, and the product is computed in floats.
 fn part_of(fraction: &str, unit: u64) -> u64 {
     let mut digits = 0_u64;
     let mut scale = 1_f64;

@@ -4,7 +4,7 @@ use crate::text::Shortened;
 
 use super::word::Word;
 
-/// A value longer than this many bytes is refused unread.
+/// Maximum length of an annotation's value, in bytes. A longer value is refused without parsing it.
 pub(crate) const MAX_VALUE_BYTES: usize = 16 * 1024;
 /// Maximum total size of the usher keys and values of one container, in bytes.
 pub(super) const MAX_TOTAL_BYTES: usize = 32 * 1024;
@@ -40,7 +40,7 @@ pub enum PlanError {
         value: String,
         allowed: &'static [&'static str],
     },
-    /// A setting that the container's role has no use for, whatever its value.
+    /// A setting that has no effect in the container's role, whatever its value.
     #[error("{key}: {problem}")]
     Useless { key: String, problem: Problem },
     /// Any other invalid value, or one that contradicts another.
@@ -68,8 +68,8 @@ pub(super) struct Found {
     at_most: usize,
 }
 
-/// Maximum number of errors that the author is told at once. Further errors are reported when the
-/// author has fixed these.
+/// Maximum number of errors that are reported at once. Further errors are reported when the author
+/// has fixed these.
 pub(super) const REFUSALS_AT_MOST: usize = 64;
 
 /// The problem with a value, as the predicate of a sentence: `is not a duration …`.
@@ -109,7 +109,7 @@ impl Found {
         }
     }
 
-    /// Returns the value. An error is added to the collected errors.
+    /// Returns the value, or adds the error to the collected errors.
     pub(super) fn ok<T>(&mut self, read: Result<T, PlanError>) -> Option<T> {
         match read {
             Ok(value) => Some(value),
@@ -148,7 +148,7 @@ impl Problem {
 }
 
 impl<'a> Entry<'a> {
-    /// Reads the value with a parser that does not know the key.
+    /// Reads the value with `parse`, and adds key and value to the error.
     pub(super) fn read<T>(
         self,
         parse: impl FnOnce(&'a str) -> Result<T, Problem>,

@@ -33,7 +33,6 @@ pub struct ExitCodes(
 type Bits = [u64; WORDS];
 
 impl ExitCodes {
-    /// The empty set.
     pub const NONE: ExitCodes = ExitCodes(None);
 
     /// The set of all codes, 0 to 255.
@@ -54,7 +53,6 @@ impl ExitCodes {
         u8::try_from(code).is_ok_and(|code| self.has(code))
     }
 
-    /// True if the set has no code.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -70,7 +68,6 @@ impl ExitCodes {
         (0..=u8::MAX).filter(|code| self.has(*code))
     }
 
-    /// Adds all codes of another set.
     pub fn extend(&mut self, other: &ExitCodes) {
         let mut bits = self.bits();
         for (word, more) in bits.iter_mut().zip(other.bits()) {
@@ -85,7 +82,6 @@ impl ExitCodes {
         word.is_some_and(|word| word & bit != 0)
     }
 
-    /// Adds a code to the set.
     pub fn insert(&mut self, code: u8) {
         let (index, bit) = place(code);
         let bits = self.0.get_or_insert_default();
@@ -157,7 +153,7 @@ pub(super) fn parse(text: &str) -> Result<ExitCodes, Problem> {
     })
 }
 
-/// A number of digits only: Rust's own parser also takes a sign.
+/// Parses a number of digits only, because Rust's own parser also accepts a sign.
 fn decimal(word: &str) -> Option<u8> {
     let is_decimal = word.chars().all(|c| c.is_ascii_digit());
     is_decimal.then(|| word.parse().ok()).flatten()

@@ -223,7 +223,7 @@ impl Visitor<'_> for PortVisitor {
     }
 }
 
-/// True for a port name by Kubernetes' `IsValidPortName`: a number in a string is no name.
+/// True if Kubernetes' `IsValidPortName` accepts the name. A number in a string is no name.
 fn is_port_name(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name

@@ -18,7 +18,7 @@ pub enum Hook {
     HttpGet(HttpGet),
     /// Opens a connection.
     TcpSocket { host: Option<Host>, port: Port },
-    /// Waits for whole seconds.
+    /// Waits for this time, in whole seconds.
     Sleep(Duration),
 }
 
@@ -41,7 +41,8 @@ struct RawSleep {
 ///
 /// # Errors
 ///
-/// A field or type that Kubernetes' `LifecycleHandler` does not have, no action, or more than one.
+/// A field or type that Kubernetes' `LifecycleHandler` does not have, or a hook that does not have
+/// exactly one action.
 pub(super) fn parse(text: &str) -> Result<Hook, Problem> {
     let raw: RawHook = json::parse(text, "a Kubernetes LifecycleHandler")?;
     match (raw.exec, raw.http_get, raw.tcp_socket, raw.sleep) {

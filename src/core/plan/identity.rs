@@ -10,7 +10,7 @@ pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 pub(super) const SANDBOX_NAME: &str = "io.kubernetes.cri.sandbox-name";
 pub(super) const SANDBOX_NAMESPACE: &str = "io.kubernetes.cri.sandbox-namespace";
 pub(super) const SANDBOX_UID: &str = "io.kubernetes.cri.sandbox-uid";
-/// The type of a sandbox container.
+/// Value of [`CONTAINER_TYPE`] for a sandbox container.
 pub(super) const SANDBOX: &str = "sandbox";
 /// The annotation that groups containers into one pod without a sandbox.
 pub const GROUP: &str = "io.containerd.runc.v2.group";
@@ -82,12 +82,13 @@ impl PodIdentity {
     }
 }
 
-/// The group by which containers share a shim, as in `containerd-shim-runc-v2`.
+/// The group of a container. All containers of a group share one shim, as in
+/// `containerd-shim-runc-v2`.
 pub fn group(annotations: &BTreeMap<String, String>) -> Option<&str> {
     annotation(annotations, GROUP).or_else(|| annotation(annotations, SANDBOX_ID))
 }
 
-/// The value of an annotation; an empty one counts as missing.
+/// The value of an annotation; `None` if it is missing or empty.
 fn annotation<'a>(annotations: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
     annotations
         .get(key)

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Unexpected, Vi
 
 use super::error::{Problem, condense};
 
-/// Reads a JSON object; `schema` is its name in error messages.
+/// Reads a JSON object. Error messages call the expected type `schema`.
 pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text)
         .map(|Object(object)| object)
@@ -22,7 +22,7 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, 
         })
 }
 
-/// A `T` that has to be a JSON object: serde alone would also accept an array for a struct.
+/// A `T` that must be a JSON object. serde alone also accepts an array for a struct.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Object<T>(pub T);
 

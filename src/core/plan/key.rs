@@ -1,4 +1,4 @@
-//! The table of keys in usher's name space.
+//! The keys of usher's annotations.
 
 use super::error::{Entry, PlanError, Problem, quote};
 use super::list::{CONTAINER_NAME, is_container_name, is_near};
@@ -60,10 +60,11 @@ pub fn is_usher_key(key: &str) -> bool {
 }
 
 impl<'a> Key<'a> {
-    /// The key of `entry`, or `None` outside of usher's name space.
+    /// Reads the key of `entry`. Returns `None` if the key is not usher's.
     ///
-    /// A key has one slash. The part before the slash decides, as in the patterns `usher/*` and
-    /// `*.usher/*` by which containerd passes annotations on (a `*` there matches no slash).
+    /// A key has one slash. The part before the slash tells whether the key is usher's, as in the
+    /// patterns `usher/*` and `*.usher/*` by which containerd passes annotations on (a `*` there
+    /// matches no slash).
     pub(super) fn read(entry: Entry<'a>) -> Result<Option<Key<'a>>, PlanError> {
         let Some((prefix, name)) = entry.key.split_once('/') else {
             return Ok(None);
@@ -94,7 +95,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The word of `words` that the author probably meant.
+/// The first of `words` that `written` may be a misspelling of.
 fn near_word(words: &[&'static str], written: &str) -> Option<&'static str> {
     let mut words = words.iter();
     words.find(|word| is_near(written, word)).copied()
@@ -108,12 +109,10 @@ impl PodSetting {
         near.or_else(of_container)
     }
 
-    /// The annotation key of this setting.
     pub fn key(self) -> String {
         format!("usher/{self}")
     }
 
-    /// The words of all settings.
     pub fn words() -> impl Iterator<Item = &'static str> {
         Self::WORDS.iter().copied()
     }
@@ -137,7 +136,6 @@ impl ContainerSetting {
         format!("{self}.usher/{container}")
     }
 
-    /// The words of all settings.
     pub fn words() -> impl Iterator<Item = &'static str> {
         Self::WORDS.iter().copied()
     }

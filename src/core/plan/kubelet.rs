@@ -27,9 +27,9 @@ pub(super) const ALLOTTED_SHARES: &str = "io.kubernetes.cri.sandbox-cpu-shares";
 pub struct KubeletFacts {
     /// The pod's `terminationGracePeriodSeconds`, at most 292 years.
     pub grace_period: Option<Duration>,
-    /// Kubelet's action before it asks the container to stop.
+    /// The container's preStop handler, which kubelet runs before it sends the stop request.
     pub pre_stop: Option<PreStop>,
-    /// The preStop handler in a form that the shim can run, or `None` if it cannot.
+    /// The preStop handler in a form that the shim can run; `None` if there is no such form.
     pub pre_stop_hook: Option<Hook>,
     /// Restarts of the container so far; 0 if unknown.
     pub restart_count: u32,
@@ -55,7 +55,7 @@ pub struct Allotment {
 /// The parts of a container's preStop handler that matter to the shim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PreStop {
-    /// Kubelet will send an `Exec` with this argv.
+    /// Kubelet executes this command in the container, so the shim gets an `Exec` with this argv.
     Exec { command: Vec<String> },
     /// Kubelet sends a request that the shim does not see.
     HttpGet,
@@ -68,7 +68,6 @@ pub enum PreStop {
 }
 
 impl KubeletFacts {
-    /// Reads the facts that are present.
     pub fn read(annotations: &BTreeMap<String, String>) -> KubeletFacts {
         let get = |key| annotations.get(key).map(String::as_str);
         KubeletFacts {
@@ -107,7 +106,8 @@ impl Allotment {
     }
 }
 
-/// A number of seconds, capped so that it can be added to any clock.
+/// A duration in seconds, at most [`MAX_SECONDS`], so that it can be added to the time of any
+/// clock.
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(MAX_SECONDS))
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::error::{Problem, quote};
 use super::pattern::Pattern;
 
-/// The longest container name, in characters.
 pub(crate) const MAX_NAME_CHARS: usize = 253;
 
 /// Maximum number of names in a list, and of containers with settings. A pod has far fewer
@@ -23,7 +22,6 @@ const OPTIONAL: char = '?';
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     pub(super) all: Vec<String>,
-    /// The names in `all` that are optional.
     pub(super) optional: BTreeSet<String>,
 }
 
@@ -70,7 +68,7 @@ pub(super) fn items<'a>(value: &'a str, kind: &str) -> Result<Vec<&'a str>, Prob
     Ok(words)
 }
 
-/// A word without the suffix that makes it optional, and true if it had the suffix.
+/// The name in a word, and true if the word marks the name as optional (`NAME?`).
 pub(crate) fn without_mark(word: &str) -> (&str, bool) {
     match word.strip_suffix(OPTIONAL) {
         Some(name) => (name, true),
@@ -79,8 +77,8 @@ pub(crate) fn without_mark(word: &str) -> (&str, bool) {
 }
 
 /// True if one name may be a misspelling of the other: one letter is wrong, missing or added, or
-/// two neighbors are swapped. If six other letters agree, two neighbors may be wrong, missing or
-/// added. False for equal names, and for very short ones.
+/// two neighboring letters are swapped. If at least six other letters agree, two neighboring
+/// letters may be wrong, missing or added. False for equal names, and for very short ones.
 pub(crate) fn is_near(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let same = |(one, other): &(&u8, &u8)| one == other;

@@ -1,11 +1,12 @@
-//! The plan: the meaning of one container's annotations for its pod.
+//! Reads a pod's plan (the roles and settings of its containers) from the annotations of one of the
+//! containers.
 //!
 //! Pure: no I/O, no clock. Annotations come from pod authors, so nothing in here panics, recurses
 //! without bound, or takes more memory than a small multiple of its input. Bad input is refused
 //! with one sentence that names the key, the value and what was expected ([`PlanError`]).
 //!
-//! [`Plan`] has the settings of the pod's author, [`kubelet`] those of kubelet, and [`identity`]
-//! the identity of a container.
+//! [`Plan`] has the settings of the pod's author, [`kubelet`] has facts that kubelet writes, and
+//! [`identity`] tells which container and pod the annotations are from.
 
 mod container;
 mod draft;
@@ -68,18 +69,18 @@ pub use word::Word;
 use role_assignment::RoleAssignment;
 
 /// The content of a pod's usher annotations, free of contradictions: a container has one role,
-/// every init and sidecar container is in exactly one stage, and a container has only settings that
-/// its role has a use for.
+/// every init and sidecar container is in exactly one [`Stage`], and a container has only settings
+/// that have an effect in its role.
 ///
-/// A list below contains an optional name only after a container of that name has
-/// [appeared](Plan::mark_present). A sidecar that only the node's rules ([`Roles`]) name is
+/// An optional name (`NAME?`) is in a list of the plan only once a container of that name is
+/// [present](Plan::mark_present). A sidecar that only the node's rules ([`Roles`]) name is
 /// optional, too.
 ///
-/// Two plans are equal if they have the same content and the same optional containers have
-/// appeared. The annotations may be written in different ways.
+/// Two plans are equal if the content is the same, even if the annotations are written differently,
+/// and if the same optional containers are present.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Plan {
-    /// True if there was any usher key.
+    /// True if the annotations have any usher key.
     given: bool,
     assignment: RoleAssignment,
     containers: BTreeMap<String, ContainerPlan>,
@@ -106,15 +107,15 @@ impl Plan {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
-    /// True if there is no usher key, and no container is present to which the node gives a role.
-    /// usher does not handle such a pod.
+    /// True if usher does not handle the pod: the annotations have no usher key, and no present
+    /// container has its role from the node's rules.
     pub fn is_empty(&self) -> bool {
         !self.given && !self.assignment.has_one_of_node()
     }
 
-    /// The role of the container `name`. An unlisted container has the role that the node gives it,
-    /// else it is an app. It is a guest if `apps` is listed, or if neither the pod nor the node has
-    /// any setting.
+    /// The role of the container `name`: from a list of the pod, else from the node's rules. Any
+    /// other container is an app, or a guest if the pod lists its apps. Without usher keys, every
+    /// container is a guest, unless the node's rules apply to such pods, too.
     pub fn role(&self, name: &str) -> Role {
         match self.given || self.assignment.is_for_all_pods() {
             true => self.assignment.role(name),
@@ -130,7 +131,6 @@ impl Plan {
         }
     }
 
-    /// True if the container `name` is optional.
     pub fn is_optional(&self, name: &str) -> bool {
         self.origin(name) != Origin::Default && self.assignment.is_optional(name)
     }
@@ -152,15 +152,13 @@ impl Plan {
         self.mark_all_present(std::iter::once(name));
     }
 
-    /// Records that containers of these names are present, as [`Plan::mark_present`].
     pub fn mark_all_present<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         if self.given || self.assignment.is_for_all_pods() {
             self.assignment.mark_all_present(names);
         }
     }
 
-    /// True if both plans have the same content. It does not matter which optional containers are
-    /// present.
+    /// True if both plans have the same content, whichever optional containers are present.
     pub fn is_written_as(&self, other: &Plan) -> bool {
         if self.assignment.is_as_written() && other.assignment.is_as_written() {
             return self == other;
@@ -183,7 +181,7 @@ impl Plan {
         &self.assignment.order.stages
     }
 
-    /// The index in [`Plan::stages`] of the stage that the init or sidecar container `name` is in.
+    /// The index in [`Plan::stages`] of the stage with the container `name`.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.assignment
             .order
@@ -192,7 +190,7 @@ impl Plan {
             .position(|Stage(names)| names.iter().any(|other| other == name))
     }
 
-    /// The init containers, as listed.
+    /// The init containers in the order of their list.
     pub fn init(&self) -> &[String] {
         &self.assignment.order.init
     }
@@ -233,8 +231,8 @@ impl Plan {
         own.unwrap_or(self.settings.restart_policy)
     }
 
-    /// True if the caller creates the container `name` again after an exit with `code`: by its
-    /// restart policy, or by its rules for exit codes.
+    /// True if the caller (kubelet) creates the container `name` again after an exit with `code`,
+    /// according to the container's restart policy or its setting `caller-restarts`.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -261,7 +259,6 @@ impl Plan {
         move |code| by_code.contains(code) || policy.restarts(code)
     }
 
-    /// True if any container has a termination hook.
     pub fn has_termination_hooks(&self) -> bool {
         let mut plans = self.containers.values();
         plans.any(|plan| plan.termination_hook.is_some())

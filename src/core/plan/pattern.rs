@@ -1,4 +1,4 @@
-//! Patterns of container names, for code that sees the containers of a pod.
+//! Patterns for container names, and the roles that a node gives by patterns.
 
 use std::fmt;
 
@@ -15,12 +15,11 @@ pub struct Pattern(String);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     sidecars: Vec<Pattern>,
-    /// True if the roles apply to pods without annotations, too.
     everywhere: bool,
 }
 
-/// Text that is no pattern: it can match no name, or matches every name. The message is the
-/// predicate of a sentence.
+/// Error for a text that is no pattern, because it can match no name or matches every name. The
+/// message is the predicate of a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("is no pattern; expected a name of a container, in which * may stand for a part of it")]
 pub struct PatternError;
@@ -72,7 +71,6 @@ impl Pattern {
         text.contains('*')
     }
 
-    /// True if the pattern matches a container name.
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Probes: Kubernetes' `Probe`, and `periodMilliseconds`.
+//! Kubernetes' `Probe`, with the additional field `periodMilliseconds`.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// The longest time from one check to the next: a check begins only after the one before it has
-    /// ended.
+    /// The longest time from one check to the next. A check that takes longer than the period
+    /// delays the next check.
     pub fn longest_period(&self) -> Duration {
         self.period.max(self.timeout)
     }
 }
 
-/// The action of a probe.
+/// The action of a probe, and the condition under which the action succeeds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Check {
     /// A command in the container exits with 0. `command` has at least a program.

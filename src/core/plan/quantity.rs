@@ -122,7 +122,7 @@ impl Quantity {
     }
 }
 
-/// The powers of ten and of two that a suffix stands for.
+/// The exponents of 10 and 2 in the factor that a suffix stands for.
 fn scale(suffix: &str) -> Option<(i64, u32)> {
     Some(match suffix {
         "n" => (-9, 0),

@@ -26,7 +26,6 @@ pub struct Entry {
     pub roles: Vec<&'static str>,
     /// The form of the annotation's value.
     pub value: Text,
-    /// The value that applies if the annotation is missing.
     pub default: Text,
     /// The effect of the annotation, in whole sentences.
     pub about: &'static str,
@@ -38,7 +37,7 @@ pub struct Entry {
 
 type Text = Cow<'static, str>;
 
-/// All annotations: the pod's, then those of single containers.
+/// Descriptions of all annotations: first those of the whole pod, then those of single containers.
 pub fn entries() -> impl Iterator<Item = Entry> {
     let of_pod = PodSetting::words().filter_map(PodSetting::from_word);
     let of_pod = of_pod.map(PodSetting::entry);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// A container that runs to completion before later containers start.
     Init,
-    /// An entry of the pod's own `initContainers`, which kubelet orders.
+    /// A container in the pod's own `initContainers`, which kubelet runs in order.
     NativeInit,
     /// A container that is started before the apps and stopped after them.
     Sidecar,
@@ -30,12 +30,14 @@ pub enum DeferTurn {
     PostExit,
 }
 
-/// Containers that are started side by side once the containers of the previous stage are done.
+/// Containers that are started side by side once the previous stage is done: an init container is
+/// done when it has exited with 0, a sidecar when it has started.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stage(pub Vec<String>);
 
 impl Role {
-    /// The words of the annotation contract. Defer containers of both turns share the word `defer`.
+    /// The word of each role in the annotation contract. Defer containers share the word `defer`,
+    /// whether they run before or after the apps are stopped.
     pub(super) const WORDS: [(Role, &'static str); 6] = [
         (Role::Init, "init"),
         (Role::NativeInit, "native-init"),
@@ -46,8 +48,7 @@ impl Role {
     ];
 }
 
-/// Writes the role's word in the annotation contract. The word is `defer` for defer containers of
-/// both turns.
+/// Writes the role's word in the annotation contract.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = Role::WORDS.iter().find(|(role, _)| role == self);
@@ -55,7 +56,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// The word of the setting that lists the defer containers of this turn.
+/// Writes the name of the setting that lists the defer containers that run at this time.
 impl fmt::Display for DeferTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

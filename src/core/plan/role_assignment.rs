@@ -29,8 +29,8 @@ pub(super) struct RoleAssignment {
     is_serial: bool,
     /// The node's roles for unlisted names.
     of_node: Roles,
-    /// `None` if the lists have no optional name, and the pod has no container that the node's rules
-    /// make a sidecar.
+    /// `None` if no listed name is optional, and no present container has its role from the node's
+    /// rules.
     conditional: Option<Box<Conditional>>,
 }
 
@@ -59,7 +59,6 @@ struct Conditional {
 /// The lists of an annotated pod, each with the annotation it came from.
 pub(super) type Lists<'a> = BTreeMap<PodSetting, (Entry<'a>, Names)>;
 
-/// The lists that give a role.
 const ROLE_LISTS: [(PodSetting, Role); 6] = [
     (PodSetting::Init, Role::Init),
     (PodSetting::NativeInit, Role::NativeInit),
@@ -78,7 +77,6 @@ pub(crate) fn lists() -> impl Iterator<Item = PodSetting> {
         .chain(others)
 }
 
-/// True if a setting is a list of containers.
 pub(super) fn is_list(setting: PodSetting) -> bool {
     lists().any(|list| list == setting)
 }
@@ -90,7 +88,6 @@ pub(super) fn lists_of(holds: impl Fn(Role) -> bool) -> impl Iterator<Item = Pod
     lists.map(|(setting, _)| setting)
 }
 
-/// True if a list gives its names a role.
 pub(crate) fn gives_a_role(setting: PodSetting) -> bool {
     role_of_list(setting).is_some()
 }
@@ -101,8 +98,8 @@ pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
     lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// True if names of this list may be optional. This holds for containers that other containers wait
-/// for, and for containers with their own turn in the termination.
+/// True if names in this list may be optional (`NAME?`): the list is of containers that others wait
+/// for, or that run one after another in the termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
@@ -215,7 +212,6 @@ impl RoleAssignment {
             || self.origin(name) == Origin::Node
     }
 
-    /// Records that containers of these names are present.
     pub(super) fn mark_all_present<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         let mut is_new = false;
         for name in names {
@@ -247,13 +243,12 @@ impl RoleAssignment {
         }
     }
 
-    /// True while no optional container has appeared.
+    /// True if no optional container is present.
     pub(super) fn is_as_written(&self) -> bool {
         let conditional = self.conditional.as_ref();
         conditional.is_none_or(|names| names.come.is_empty() && names.of_node.is_empty())
     }
 
-    /// Forgets which optional containers are present.
     pub(super) fn forget_who_came(&mut self) {
         let Some(names) = &mut self.conditional else {
             return;

@@ -26,9 +26,8 @@ pub struct Rules {
     pub(super) minimums: Minimums,
 }
 
-/// Default values for the JSON fields that an author leaves out. They are those of Kubernetes or
-/// usher, adjusted to the node's bounds, so that no pod is refused for a missing field. Always
-/// valid.
+/// The defaults of Kubernetes and usher for the JSON fields that an author leaves out. They are
+/// adjusted to the node's bounds, so that no pod is refused for a missing field. Always valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Unsaid {
     pub(super) probe_period: Duration,
@@ -64,7 +63,7 @@ pub struct Limits {
     pub probe_period: Option<Duration>,
     pub probe_timeout: Option<Duration>,
     pub probe_failure_threshold: Option<u32>,
-    /// Limit for a termination hook that sleeps.
+    /// Limit for the time of a termination hook that only waits (`sleep`).
     pub hook_sleep: Option<Duration>,
     /// Limit for the number of names in one list.
     pub names: Option<u32>,
@@ -144,8 +143,7 @@ impl Rules {
         lower(&mut settings.startup_timeout, limits.startup_timeout);
         lower(&mut settings.termination_window, limits.termination_window);
         if let Some(period) = settings.grace_period.take() {
-            // Kubelet's grace period overrides this default, because the pod's author has chosen
-            // it.
+            // Kubelet's grace period, which the pod's author has chosen, overrides this default.
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
@@ -183,7 +181,8 @@ fn raise<T: Ord + Copy>(value: &mut T, least: Option<T>) {
     *value = least.map_or(*value, |least| least.max(*value));
 }
 
-/// True if the setting makes sense for all pods of a node.
+/// True if a node can set a default for this setting: not for lists of containers, and not for the
+/// restart policy.
 fn has_default(setting: PodSetting) -> bool {
     use PodSetting::{
         Apps, Essential, Init, NativeInit, PostExit, PreExit, RestartPolicy, Sidecars, StartupOrder,
@@ -207,7 +206,7 @@ pub struct Reading {
     pub plan: Plan,
     /// Errors for the first few ignored annotations; empty unless the rules allow unknown keys.
     pub ignored: Vec<PlanError>,
-    /// Size of all known annotations with their keys.
+    /// Size in bytes of all annotations that usher knows, with their keys.
     pub bytes: usize,
 }
 

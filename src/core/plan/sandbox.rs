@@ -1,4 +1,5 @@
-//! The annotations of a sandbox that has no container. Their keys are those that containerd uses.
+//! The annotations of a sandbox that has no container, with the same keys as containerd's
+//! annotations.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ pub const USUAL_GRACE_PERIOD: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settings {
     pub start_mode: StartMode,
-    /// Longest wait of a container for its turn.
+    /// Maximum time for which a container waits until it may start.
     pub startup_timeout: Duration,
     /// The pod's own `restartPolicy`, repeated in an annotation because the shim cannot see it.
     pub restart_policy: RestartPolicy,
@@ -35,7 +35,8 @@ pub struct Settings {
     pub sidecar_stop_order: SidecarStopOrder,
     pub sidecar_exit_code: SidecarExitCode,
     pub defer_exit_code: DeferExitCode,
-    /// Delay of a single stop request that could be the first request of a termination.
+    /// Delay of a stop request that comes alone, because it could be the first request of a
+    /// termination.
     pub termination_window: Duration,
     pub grace_extension: Option<GraceExtension>,
     pub oom_score: OomScore,
@@ -43,16 +44,17 @@ pub struct Settings {
 }
 
 words! {
-    /// The way in which the shim answers Start for a container whose turn has not come.
+    /// The way in which the shim answers Start for a container that has to wait for other
+    /// containers.
     #[derive(Default)]
     pub enum StartMode {
-        /// The answer waits for the container's turn if the turn can come soon. Otherwise the shim
-        /// answers at once.
+        /// The shim answers when the container starts, if the container can start soon. Otherwise
+        /// the shim answers at once.
         #[default]
         Auto = "Auto",
-        /// The answer waits until the container's turn comes.
+        /// The shim answers when the container starts.
         Block = "Block",
-        /// The shim answers at once, and the container stays held until its turn.
+        /// The shim answers at once, and holds the container until it may start.
         Hold = "Hold",
     }
 }
@@ -69,7 +71,6 @@ words! {
 }
 
 impl RestartPolicy {
-    /// True if a container that exited with `code` is started again.
     pub const fn restarts(self, code: u32) -> bool {
         match self {
             RestartPolicy::Always => true,
@@ -78,12 +79,12 @@ impl RestartPolicy {
         }
     }
 
-    /// True if a failed container is started again.
     pub const fn restarts_failed(self) -> bool {
         !matches!(self, RestartPolicy::Never)
     }
 
-    /// True if kubelet leaves the containers that exited with 0 out of the pod's next sandbox.
+    /// True if kubelet, when it makes a new sandbox for the pod, does not create containers again
+    /// that have exited with 0.
     pub const fn leaves_out_succeeded(self) -> bool {
         matches!(self, RestartPolicy::OnFailure)
     }

@@ -12,7 +12,7 @@ use super::error::{Problem, quote};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Signal(i32);
 
-/// Text that names no signal.
+/// Error for a text that names no signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize, Deserialize)]
 #[error("{0} is not a signal such as SIGTERM, TERM, 15 or SIGRTMIN+3")]
 pub struct ParseSignalError(String);
@@ -62,9 +62,7 @@ const NAMES: &[(&str, i32)] = &[
 ];
 
 impl Signal {
-    /// SIGINT.
     pub const INT: Signal = Signal(2);
-    /// SIGQUIT.
     pub const QUIT: Signal = Signal(3);
     /// SIGKILL, which no process can catch.
     pub const KILL: Signal = Signal(9);
@@ -103,7 +101,7 @@ impl Signal {
     }
 }
 
-/// A number of digits only: Rust's own parser also takes a sign.
+/// Parses a number of digits only, because Rust's own parser also accepts a sign.
 fn decimal(text: &str) -> Option<i32> {
     text.chars()
         .all(|c| c.is_ascii_digit())
@@ -142,8 +140,8 @@ impl fmt::Display for Signal {
 ///
 /// # Errors
 ///
-/// An unknown signal, and SIGKILL, which cannot be a stop signal: stop signals are delayed until
-/// the container's turn, and a SIGKILL is never delayed.
+/// An unknown signal, and SIGKILL. SIGKILL cannot be a stop signal, because usher delays a stop
+/// signal until it is the container's turn to stop, and never delays SIGKILL.
 pub(super) fn parse_stop_signal(text: &str) -> Result<Signal, Problem> {
     match text.parse() {
         Ok(Signal::KILL) => Err(Problem::new(

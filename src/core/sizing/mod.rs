@@ -1,5 +1,5 @@
-//! The size of a pod at each moment: a pure function of the requests and limits of its containers
-//! and of the times when they run.
+//! Computes the size of a pod in each phase of its run from the requests and limits of its
+//! containers.
 //!
 //! The formula is KEP-753's ("Resources calculation for scheduling and pod admission", "Exposing
 //! Pod Resource requirements"). Without sidecars it equals the formula of the init containers'
@@ -66,11 +66,11 @@ pub enum Starting {
     Sidecar(Size),
 }
 
-/// A time in which the size of a pod does not change.
+/// A phase of a pod's run, in which the size of the pod does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Moment {
-    /// The start of the container with this index in [`Containers::starting`]. The size is init(i)
-    /// or, for a sidecar, the sum of all sidecars up to this one.
+    /// The start of the container with this index in [`Containers::starting`]. The size is the sum
+    /// of this container and all sidecars before it.
     Starting(usize),
     Running,
     PreExit,
@@ -92,7 +92,6 @@ pub struct Containers {
 }
 
 impl Size {
-    /// Returns the size after a change.
     pub fn changed(self, change: SizeChange) -> Size {
         let Size { requests, limits } = self;
         Size {
@@ -226,7 +225,6 @@ impl Containers {
         }
     }
 
-    /// All moments in order.
     pub fn moments(&self) -> impl Iterator<Item = Moment> + use<> {
         let starting = (0..self.starting.len()).map(Moment::Starting);
         starting.chain([

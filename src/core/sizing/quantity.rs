@@ -23,7 +23,7 @@ pub enum Limit<Q> {
 
 /// An amount that the formula can add and compare.
 pub(super) trait Quantity: Copy + Ord + Default {
-    /// Returns the sum, or the largest amount if the sum would be larger.
+    /// Returns the sum, or the largest possible amount if the sum overflows.
     fn plus(self, other: Self) -> Self;
 }
 

@@ -21,7 +21,7 @@ use super::init::SimInit;
 use super::machine::{Happening, State, exit_future};
 use super::{Program, SimBundle, SimEngine};
 
-/// Time limit for the previous processes to be gone before a restart in place.
+/// Maximum wait for the exit of the container's previous processes before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Number of retries of a deletion that no caller would retry.
 const DELETE_RETRIES: u32 = 20;

@@ -96,7 +96,6 @@ pub enum Happening {
     HookEnded {
         id: String,
     },
-    /// The exit status was recorded.
     ExitRecorded {
         id: String,
         pid: i32,
@@ -147,7 +146,7 @@ pub(super) struct Known {
     pub memory_usage: u64,
 }
 
-/// A process that exists, or whose exit is not reported yet.
+/// A process, until its exit is reported.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: i32,
@@ -186,7 +185,6 @@ pub struct Left {
     pub processes: Vec<(String, i32)>,
     pub containers: Vec<String>,
     pub mounts: Vec<PathBuf>,
-    /// PIDs that are held.
     pub held: Vec<i32>,
 }
 
@@ -233,7 +231,6 @@ impl Machine {
         init.is_alive().then_some(init.pid)
     }
 
-    /// True if the program of a container is running.
     pub fn is_running(&self, id: &str) -> bool {
         let init = self.containers.get(id).and_then(|known| known.init);
         let init = init.and_then(|serial| self.processes.get(&serial));
@@ -282,7 +279,6 @@ impl Machine {
         fault
     }
 
-    /// Creates a process in a container.
     pub(super) fn spawn(
         &mut self,
         container: &str,

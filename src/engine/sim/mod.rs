@@ -90,7 +90,6 @@ impl SimEngine {
         engine
     }
 
-    /// Adds a bundle at a path.
     pub fn put(&self, directory: impl Into<PathBuf>, bundle: SimBundle) {
         self.lock().bundles.insert(directory.into(), bundle);
     }
@@ -112,7 +111,6 @@ impl SimEngine {
         }
     }
 
-    /// Locks the machine.
     pub fn lock(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }

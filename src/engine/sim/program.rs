@@ -14,9 +14,9 @@ pub struct Program {
     pub on_stop: OnStop,
     /// The only stop signal that the process reacts to; `None` if it reacts to any.
     pub heeds: Option<Signal>,
-    /// Time after the execution from which probes succeed; `None` if never.
+    /// Time from the program's execution until probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// Time after the execution from which probes fail again; `None` if never.
+    /// Time from the program's execution until probes fail again; `None` if never.
     pub unwell_after: Option<Duration>,
     /// Duration of the container's hooks.
     pub hook_takes: Duration,
@@ -29,7 +29,6 @@ pub struct Program {
 /// Reaction to a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
-    /// Exits after this time, with this status.
     Ends(Duration, ExitStatus),
     Dies,
     Ignores,
@@ -57,7 +56,6 @@ impl Program {
         Program::exits_after(Duration::ZERO, code)
     }
 
-    /// Exits with this code after this time.
     pub fn exits_after(after: Duration, code: u8) -> Program {
         Program {
             ends: Some((after, ExitStatus::Code(code))),
@@ -74,7 +72,7 @@ impl Program {
         }
     }
 
-    /// Outcome of a probe at this time after the execution.
+    /// Outcome of a probe at this time after the program's execution.
     ///
     /// # Errors
     ///

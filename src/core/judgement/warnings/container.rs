@@ -8,7 +8,8 @@ use super::super::order::{StartOrder, few_joined};
 use super::super::role;
 use super::super::start::{Held, longest, shown};
 
-/// All warnings about a container. `may_be_complete` is true if the pod's run can become complete.
+/// All warnings about a container. `may_be_complete` is true if the pod's run can become complete,
+/// because kubelet restarts no app forever.
 pub(super) fn of(
     plan: &Plan,
     pod: &Pod,
@@ -222,7 +223,7 @@ fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> 
         Role::Sidecar | Role::Defer(_) => {
             of_kubelets_restarts(plan, container).into_iter().collect()
         }
-        // usher waits for neither.
+        // usher never waits for the exit of such a container.
         Role::NativeInit | Role::Guest => Vec::new(),
     }
 }
@@ -286,7 +287,7 @@ fn of_kubelets_restarts(plan: &Plan, container: &Container) -> Option<String> {
     })
 }
 
-/// A warning about a container that usher does not stop when the run is complete.
+/// A warning about a container that usher does not stop when the pod's run is complete.
 fn of_kept_pod(container: &Container, role: Role) -> Option<String> {
     let is_left_alone = RolePolicy::of(role).step.is_none();
     is_left_alone.then(|| {

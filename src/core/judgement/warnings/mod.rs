@@ -185,9 +185,9 @@ fn of_essential(plan: &Plan) -> Vec<Warning> {
         .collect()
 }
 
-/// Warnings about init containers of the pod: kubelet runs them to completion before it creates the
-/// first sidecar of usher. There is no warning about init containers that may change the network,
-/// because they prepare it for a proxy and do not need the sidecar.
+/// Warnings about the pod's own init containers, because kubelet runs them to completion before it
+/// creates the first sidecar of usher. Init containers that may change the network get no warning,
+/// because they prepare the network for a proxy and do not need the sidecar.
 fn of_init_before_sidecars(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let sidecars = plan.sidecars().iter();
     let later = sidecars.filter(|name| !pod.has_init_container(name));
@@ -226,7 +226,7 @@ fn staged(plan: &Plan) -> impl Iterator<Item = &str> {
     plan.stages().iter().flat_map(|Stage(names)| strs(names))
 }
 
-/// Warnings about init containers of the pod that are in no list for them.
+/// Warnings about the pod's own init containers that are not in `usher/native-init`.
 fn of_init_containers(plan: &Plan, pod: &Pod, order: &StartOrder<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let native_init = native_init(plan, pod);

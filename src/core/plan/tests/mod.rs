@@ -28,12 +28,10 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The plan of annotations that are valid.
 fn plan(pairs: &[(&str, &str)]) -> Plan {
     Plan::parse(&annotations(pairs)).unwrap_or_else(|error| panic!("refused: {error}"))
 }
 
-/// The error message for annotations that are refused.
 fn refusal(pairs: &[(&str, &str)]) -> String {
     match Plan::parse(&annotations(pairs)) {
         Ok(plan) => panic!("accepted as {plan:?}"),
