@@ -17,7 +17,7 @@ pub const TCP_PROBE: &str =
 /// A startup probe by a command, which checks for the file that a witness makes when it is ready.
 pub const EXEC_PROBE: &str = r#"{"exec":{"command":["/bin/test","-e","/shared/ready-proxy"]},"periodMilliseconds":100,"failureThreshold":200}"#;
 
-/// A pod with a sidecar that is ready when it accepts connections.
+/// A pod with a sidecar. The sidecar is ready as soon as it accepts connections.
 pub const MESH: Pod = Pod(&[
     ("usher/sidecars", "proxy"),
     ("startup-probe.usher/proxy", TCP_PROBE),

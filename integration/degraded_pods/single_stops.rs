@@ -1,4 +1,4 @@
-//! A stop request for one container of a pod with a defer; the pod continues.
+//! A stop request for one container of a pod with a cleanup. The pod goes on.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

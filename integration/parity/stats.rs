@@ -161,7 +161,7 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
             }
             let at = path.iter().map(String::as_str).chain([name]);
             let values = fields.entry(at.collect::<Vec<_>>().join(".")).or_default();
-            // If a field is a list, its values form one text.
+            // The values of a list are joined, with spaces between them.
             *values = format!("{values} {value}").trim().to_owned();
         }
     }

@@ -139,8 +139,8 @@ use words::Words;
 pub struct OciEngine {
     namespace: String,
     reaper: Reaper,
-    /// Threads that read the files that options name, one at a time. So if a disk stalls a read,
-    /// repeated requests start no further threads.
+    /// The thread that reads a file named in the options. Only one such thread runs at a time. So
+    /// if a disk stalls a read, repeated requests start no further threads.
     options_files: Threads,
 }
 

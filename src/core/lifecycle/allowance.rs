@@ -23,8 +23,8 @@ const PACE: u32 = 14;
 /// wait.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// CPU time of an attempt that is not measured: for writing its log lines, and for the processes
-/// that read them.
+/// The part of an attempt's CPU time that the shim does not measure: log lines are written, and other
+/// processes read them.
 const HANDLING: Duration = Duration::from_micros(400);
 
 /// Expected CPU time of an attempt until the first attempt was measured: the cost of a probe that

@@ -34,8 +34,8 @@ pub(super) enum Exit {
 pub(super) struct Last {
     /// The exit status and stop state of the container's program, if the program was executed.
     program: Option<(ExitStatus, Stop)>,
-    /// The entry for the history, and the reason for the pod's end if this exit ends the pod.
-    /// `None` for the sandbox, and for a container of the next run.
+    /// The entry for the history. The second value is the reason for the pod's end if this exit ends
+    /// the pod. There is no entry for the sandbox, or for a container of the next run.
     end: Option<(End, Option<Cause>)>,
     /// The exit is withheld from the caller for now.
     is_withheld: bool,

@@ -38,7 +38,8 @@ pub struct View {
 /// The status of a pod, in the words of `kubectl get pods`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Init containers run: the number that have succeeded, and their total number.
+    /// The init phase is under way. The values are the number of init containers that have
+    /// succeeded, and the number of all init containers.
     Init(usize, usize),
     /// An init container has failed.
     InitError,

@@ -171,7 +171,7 @@ impl RoleAssignment {
         }
     }
 
-    /// All names with a role from a list, each with the list and the role.
+    /// All names in the lists of roles, each with its list and its role.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&str, PodSetting, Role)> {
         ROLE_LISTS.into_iter().flat_map(|(setting, role)| {
             let names = self.roles.iter();
@@ -199,7 +199,7 @@ impl RoleAssignment {
         conditional.is_some_and(|names| !names.of_node.is_empty())
     }
 
-    /// All names as they were written, present or not.
+    /// All names in the annotations, even names of containers that the pod lacks.
     pub(super) fn written(&self) -> &Order {
         self.conditional
             .as_ref()

@@ -248,7 +248,7 @@ impl<'a> Kubelet<'a> {
             self.live_until(deleted.after(ms(*after)));
             self.go_wrong(*fault);
         }
-        // The limit is longer than any pod may take, including an unanswered Start.
+        // Every pod ends before this limit, even if one of its Starts is never answered.
         let limit = self.world.now().after(secs(600));
         while self.worker != Worker::Done && self.world.now() < limit {
             self.live_until(self.world.now().after(secs(1)));

@@ -80,7 +80,7 @@ pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
 pub(super) struct V1 {
     /// Path of the cgroup below the mount point, in the hierarchies of nearly all controllers.
     below: Box<Path>,
-    /// Path of the cgroup in each hierarchy where it differs from `below`.
+    /// For each hierarchy in which the cgroup has another path than `below`, this path.
     others: Box<[(Controllers, Box<Path>)]>,
 }
 

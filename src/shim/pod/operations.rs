@@ -125,7 +125,8 @@ fn boxed<T>(work: impl Future<Output = T> + Send + 'static) -> Work<T> {
     Box::pin(work)
 }
 
-/// Converts work that cannot fail, except in a panic, to the work of an operation.
+/// Gives `work` the form that an operation needs: a result, whose error is a panic. `work` itself has
+/// no error.
 pub(super) async fn infallible<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     Ok(work.await)
 }

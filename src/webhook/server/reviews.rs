@@ -69,8 +69,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a costly review waits for its permit.
 const COSTLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for open requests to finish at shutdown, as long as an API server waits for a webhook at
-/// most.
+/// Time for open requests to finish at shutdown. No API server waits longer for a webhook.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers reviews.

@@ -24,7 +24,8 @@ pub(in crate::lifecycle) struct Blocked {
 /// The Start was answered before the container's turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Held {
-    /// Time of the answer to the container's Start, or of a failed release after that.
+    /// The time when the container's Start was answered. If a later attempt to execute the program
+    /// has failed, the time of this failure.
     pub since: Time,
     /// A line that says what the container waits for was written to its stderr.
     pub is_wait_noted: bool,

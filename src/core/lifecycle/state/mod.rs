@@ -418,7 +418,8 @@ impl ContainerState {
         }
     }
 
-    /// Records that the reason why usher has ended the container is written down.
+    /// Records that the container's stderr has the line with the reason why usher has ended the
+    /// container.
     pub fn mark_last_words_written(&mut self) {
         match &mut self.inner {
             Inner::Ending(

@@ -16,8 +16,8 @@ use crate::simulator::{World, ms};
 
 use super::trouble::broken_promises;
 
-/// Milliseconds after which a pod has settled. The time is longer than the sum of kubelet's
-/// back-offs, up to the longest one.
+/// Milliseconds after which a pod has settled. The time is longer than the sum of all back-offs of
+/// kubelet, from the first to the longest.
 const SETTLES: u64 = 1_500_000;
 
 /// A pod that is left alone after its last fault until it has settled.

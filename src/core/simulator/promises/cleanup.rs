@@ -347,7 +347,8 @@ fn lives_in(ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
         && died.all(|(at, _)| *at < ending.from || *at > ending.known.after(MOMENT))
 }
 
-/// True if the container was stopped alone, before the termination or at the same time.
+/// True if the container got a stop request of its own, which is not part of the termination. The
+/// request came before the termination, or at the same time.
 fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));

@@ -46,8 +46,7 @@ fn keeps_its_waits(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -
         }
         let due = died.after(wait_after(n));
         let mut executed = trace.executed.iter().copied();
-        // An execution at the very time of the exit counts as the restart if the restart is due at
-        // once.
+        // If the restart is due at once, the execution may have the same time as the exit.
         let again = executed.find(|at| at > died || at == died && due == *died);
         let is_early = again.is_some_and(|again| again < due);
         broken(!is_early, || {
