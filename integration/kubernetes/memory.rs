@@ -235,7 +235,7 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
 /// applies, so the pod ends in order. A hard eviction would give the pod one second.
 pub fn a_pod_that_is_evicted_for_memory_ends_in_order(case: &Case) {
     let _kubelet = case.cluster.with_kubelet(&json!({
-        "evictionSoft": { "memory.available": "1800Mi" },
+        "evictionSoft": { "memory.available": "2200Mi" },
         "evictionSoftGracePeriod": { "memory.available": "1s" },
         "evictionMaxPodGracePeriod": 120,
         "evictionPressureTransitionPeriod": "5s",
