@@ -369,19 +369,28 @@ fn a_container_whose_bundle_has_lost_its_files_is_killed() {
     await_no_remains(&host);
 }
 
+fn in_pod(config: &mut Value) {
+    config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
+}
+
+/// Starts a container of the pod `first`.
+fn member<'host>(
+    host: &'host Containerd,
+    id: &str,
+    args: &[&str],
+    edit: fn(&mut Value),
+) -> BareShim<'host> {
+    let shim = BareShim::start(host, &runtime_under_test(), id, args, edit);
+    shim.api().create(&shim.create_request()).expect("create");
+    shim.api().start(id, "").expect("start");
+    shim
+}
+
 #[test]
 fn delete_for_the_first_container_of_a_living_shim_spares_the_others() {
-    let in_pod = |config: &mut Value| {
-        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
-    };
     let host = Containerd::start();
-    let [first, _other] = ["first", "other"].map(|id| {
-        let script = ["/bin/sleep", "1000"];
-        let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
-        shim.api().create(&shim.create_request()).expect("create");
-        shim.api().start(id, "").expect("start");
-        shim
-    });
+    let [first, _other] =
+        ["first", "other"].map(|id| member(&host, id, &["/bin/sleep", "1000"], in_pod));
     let api = first.api();
     api.kill("first", "", 9, true).expect("kill");
     api.wait("first", "").expect("wait");
@@ -395,19 +404,14 @@ fn delete_for_the_first_container_of_a_living_shim_spares_the_others() {
 /// containers itself.
 #[test]
 fn delete_for_the_first_container_deletes_the_others_of_its_shim() {
-    let in_pod = |config: &mut Value| {
+    let with_host_pids = |config: &mut Value| {
         host_pids(config);
-        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
+        in_pod(config);
     };
     for bundle_is_left in [true, false] {
         let host = Containerd::start();
         let script = ["/bin/sh", "-c", FAMILY];
-        let [first, a] = ["first", "a"].map(|id| {
-            let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
-            shim.api().create(&shim.create_request()).expect("create");
-            shim.api().start(id, "").expect("start");
-            shim
-        });
+        let [first, a] = ["first", "a"].map(|id| member(&host, id, &script, with_host_pids));
         host.await_event("a", "up");
         end_shim(&host, &a);
         if !bundle_is_left {
@@ -422,17 +426,9 @@ fn delete_for_the_first_container_deletes_the_others_of_its_shim() {
 /// sandbox's do not wait for each other, because containerd gives each of them five seconds.
 #[test]
 fn delete_for_the_first_container_skips_a_container_that_another_delete_has_locked() {
-    let in_pod = |config: &mut Value| {
-        config["annotations"] = json!({ "io.kubernetes.cri.sandbox-id": "first" });
-    };
     let host = Containerd::start();
-    let [first, a, b] = ["first", "a", "b"].map(|id| {
-        let script = ["/bin/sleep", "1000"];
-        let shim = BareShim::start(&host, &runtime_under_test(), id, &script, in_pod);
-        shim.api().create(&shim.create_request()).expect("create");
-        shim.api().start(id, "").expect("start");
-        shim
-    });
+    let [first, a, b] =
+        ["first", "a", "b"].map(|id| member(&host, id, &["/bin/sleep", "1000"], in_pod));
     let pid = |shim: &BareShim<'_>, id: &str| shim.api().state(id, "").expect("state").pid;
     let [pid_of_a, pid_of_b] = [pid(&a, "a"), pid(&b, "b")];
     end_shim(&host, &a);

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, NODE, PATIENCE};
 use crate::harness::{eventually, poll, run};
 use crate::images::WITNESS;
 use crate::own_images::{self, find};
-use crate::pod::{Case, Pod, restarts, witness};
+use crate::pod::{Case, Pod, condition, restarts, witness};
 use crate::settings::CONTAINERD_CONFIG;
 
 const DAEMON_SET: &str = concat!(
@@ -38,7 +38,7 @@ pub fn usher_is_installed_on_a_node_and_removed_without_a_trace(case: &Case) {
     case.await_ready("others");
     case.create(&pod("early"));
     case.await_pod("early", "found to have no node", |pod| {
-        condition(pod, "PodScheduled") == Some("False")
+        condition(pod, "PodScheduled")["status"] == "False"
     });
 
     install(case);
@@ -527,10 +527,4 @@ fn assert_goes_on(case: &Case, name: &str) {
         assert!(!record.has(&container, "signal"), "{record}");
         assert_eq!(restarts(&pod, &container), 0, "{}", case.diagnosis());
     }
-}
-
-fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a str> {
-    let all = pod["status"]["conditions"].as_array()?;
-    let found = all.iter().find(|condition| condition["type"] == kind)?;
-    found["status"].as_str()
 }

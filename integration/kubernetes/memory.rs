@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cgroups::{read, read_of_container, reload_systemd};
 use crate::cluster::PATIENCE;
 use crate::harness::{Finished, run};
-use crate::pod::{Case, Pod, restarts, script, status_of, with, witness};
+use crate::pod::{Case, Pod, condition, restarts, script, status_of, with, witness};
 
 /// A command that allocates this many mebibytes as one endless line, and keeps them. It runs `then`
 /// once they are allocated.
@@ -259,8 +259,6 @@ pub fn a_pod_that_is_evicted_for_memory_ends_in_order(case: &Case) {
         let phase = &pod["status"]["phase"];
         phase == "Failed" || phase == "Succeeded"
     });
-    let conditions = pod["status"]["conditions"].as_array();
-    let is_eviction = |it: &Value| it["reason"] == "TerminationByKubelet";
-    let is_evicted = conditions.is_some_and(|all| all.iter().any(is_eviction));
-    assert!(is_evicted, "{}", pod["status"]);
+    let reason = &condition(&pod, "DisruptionTarget")["reason"];
+    assert_eq!(reason, "TerminationByKubelet", "{}", pod["status"]);
 }

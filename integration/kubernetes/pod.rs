@@ -349,9 +349,7 @@ impl<'a> Case<'a> {
     #[track_caller]
     pub fn await_ready(&self, name: &str) -> Value {
         self.await_pod(name, "ready", |pod| {
-            let conditions = pod["status"]["conditions"].as_array();
-            let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
-            conditions.is_some_and(|all| all.iter().any(ready))
+            condition(pod, "Ready")["status"] == "True"
         })
     }
 
@@ -515,6 +513,13 @@ impl Drop for Case<'_> {
 /// A filter of `ctr` for containers whose label `io.kubernetes.KEY` has this value.
 fn label(key: &str, value: &str) -> String {
     format!("labels.\"io.kubernetes.{key}\"=={value}")
+}
+
+/// A condition of the pod's status in the API. Null if the pod has no condition of this type.
+pub fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
+    let all = pod["status"]["conditions"].as_array();
+    let found = all.and_then(|all| all.iter().find(|condition| condition["type"] == kind));
+    found.unwrap_or(&Value::Null)
 }
 
 /// A container's status, from the pod's status in the API.

@@ -13,7 +13,7 @@ use usher_linux::reaper::Reaper;
 use usher_linux::rootfs;
 
 use super::joined::{self, Joined};
-use super::leftovers::{self, Leftover, WhenLocked};
+use super::leftovers;
 use super::sandbox::{self, maker};
 use super::{Bundle, BundleError, OciEngine, exit, options, restore_pod_cgroup, runtime::INIT_PID};
 
@@ -85,8 +85,7 @@ impl EngineKind for Oci {
             bundle: bundle.to_owned(),
             options: options::load(bundle),
         };
-        let others = leftovers::find_others(namespace, &joined, bundle, &reaper);
-        let first = Leftover::find(namespace, &first, bundle, &reaper, WhenLocked::Wait);
+        let (first, others) = leftovers::find_all(namespace, &first, &joined, &reaper);
         let mut deleted = Ok(());
         if first.is_some() || !others.is_empty() {
             deleted = tokio()?.block_on(leftovers::delete_all(first, others, &reaper));

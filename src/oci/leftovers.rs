@@ -52,7 +52,7 @@ pub(super) struct Leftover {
 
 /// The treatment of a container that another `delete` command is deleting.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum WhenLocked {
+enum WhenLocked {
     /// Wait for the other command, because this command reports to containerd that the container is
     /// gone.
     Wait,
@@ -64,7 +64,7 @@ impl Leftover {
     /// Finds what is left of a container. Returns `None` if nothing is left, or if the container is
     /// left to another `delete`. The OCI runtime works in `first`, the bundle of the pod's first
     /// container, because containerd may remove the container's own bundle at any moment.
-    pub fn find(
+    fn find(
         namespace: &str,
         container: &Joined,
         first: &Path,
@@ -106,21 +106,24 @@ impl Leftover {
     }
 }
 
-/// Finds what is left of the pod's other containers, all at the same time, because each search may
-/// have to wait for a command of the OCI runtime.
-pub(super) fn find_others(
+/// Finds what is left of the pod's first container and of the others, all at the same time. Each
+/// search may have to wait for a command of the OCI runtime, and the first container's also for
+/// another `delete`.
+pub(super) fn find_all(
     namespace: &str,
+    first: &Joined,
     others: &[Joined],
-    first: &Path,
     reaper: &Reaper,
-) -> Vec<Leftover> {
+) -> (Option<Leftover>, Vec<Leftover>) {
+    let find = |container, when_locked| {
+        Leftover::find(namespace, container, &first.bundle, reaper, when_locked)
+    };
     thread::scope(|scope| {
-        let find = |other| {
-            scope.spawn(move || Leftover::find(namespace, other, first, reaper, WhenLocked::Skip))
-        };
-        let searches: Vec<_> = others.iter().map(find).collect();
+        let search = |other| scope.spawn(move || find(other, WhenLocked::Skip));
+        let searches: Vec<_> = others.iter().map(search).collect();
+        let first = find(first, WhenLocked::Wait);
         let found = searches.into_iter().filter_map(|search| search.join().ok());
-        found.flatten().collect()
+        (first, found.flatten().collect())
     })
 }
 

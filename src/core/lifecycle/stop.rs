@@ -353,8 +353,8 @@ impl Pod {
             Box::new((end, self.fatal_end(container, end.code)))
         });
         let status = last.unwrap_or(ExitStatus::Code(0));
-        let mut backing_off = container.state.as_backing_off().into_iter();
-        let code = match backing_off.any(|it| it.is_asked) {
+        let backing_off = container.state.as_backing_off();
+        let code = match backing_off.is_some_and(|it| it.is_asked) {
             // If the program exited by itself, before its stop signal, the exit is not masked.
             true => self.reported_code(container, status, Stop::Undelivered),
             false => self.masked_code(container, status),

@@ -135,22 +135,17 @@ pub struct SandboxState {
 }
 
 /// The processes of a task.
-#[derive(Debug)]
-pub enum Members {
-    /// The cgroup with the processes.
-    Of {
-        cgroup: Arc<dyn Cgroup>,
-        /// The process ids and names of the execs. The process id is zero for an exec that is not
-        /// started.
-        execs: Vec<(i32, String)>,
-        /// The process id of the init process, to be listed if the cgroup is empty because init has
-        /// just exited.
-        init: Option<i32>,
-    },
-    /// No init process runs: the task is being restarted in place, or its exit is not published
-    /// yet. The value is the process id that the caller knows, if any. The shim lists this id,
-    /// because a restarted containerd (1.7 and later) would delete a task that lists no process.
-    Ended(Option<i32>),
+#[derive(Debug, Default)]
+pub struct Members {
+    /// The cgroup with the processes. `None` if no init process runs: the task is being restarted
+    /// in place, or its exit is not published yet.
+    pub cgroup: Option<Arc<dyn Cgroup>>,
+    /// The process ids and names of the execs. The process id is zero for an exec that is not
+    /// started.
+    pub execs: Vec<(i32, String)>,
+    /// The process id that the caller knows, if any. The shim lists this id if there is no other
+    /// process, because a restarted containerd (1.7 and later) would delete a task that lists none.
+    pub known_pid: Option<i32>,
 }
 
 /// The source of a task's metrics.

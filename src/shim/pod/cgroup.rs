@@ -54,9 +54,9 @@ impl Actor {
     /// Answers Pids. While the init process exists, even before Start, answers with the cgroup of
     /// the task and the process ids of its execs. Fails if this cgroup is unknown.
     ///
-    /// After the exit of the init process, answers with [`Members::Ended`] until the next process
-    /// exists or the exit is published. Fails once the exit is published. Also fails while a
-    /// container is not restored from its checkpoint yet.
+    /// After the exit of the init process, answers without a cgroup until the next process exists or
+    /// the exit is published. Fails once the exit is published. Also fails while a container is not
+    /// restored from its checkpoint yet.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {
@@ -65,7 +65,10 @@ impl Actor {
             let is_between = self.core.is_between_processes(&key);
             if is_between || self.core.is_exit_pending(&key) {
                 let first = task.carryover.first_pid().filter(|_| is_between);
-                return Ok(Members::Ended(first.or(task.init.known_pid())));
+                return Ok(Members {
+                    known_pid: first.or(task.init.known_pid()),
+                    ..Members::default()
+                });
             }
             task.members(id)
         });

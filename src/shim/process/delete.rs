@@ -23,8 +23,6 @@ const KILLED: u32 = 137;
 /// # Errors
 ///
 /// If the container cannot be deleted. All other leftovers are removed anyway.
-// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
-#[inline(never)]
 pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);

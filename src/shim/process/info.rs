@@ -25,8 +25,6 @@ const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/featur
 /// # Errors
 ///
 /// If the options cannot be read, or the OCI runtime does not exist.
-// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
-#[inline(never)]
 pub(super) fn info(
     program: &str,
     kind: &dyn EngineKind,

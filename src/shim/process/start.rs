@@ -28,8 +28,6 @@ const STDIN_AT_MOST: u64 = 10 * 1024 * 1024;
 /// # Errors
 ///
 /// If the input is invalid, or no shim can be started.
-// Not inlined, because the stack frame of `main` exists as long as the shim, and must stay small.
-#[inline(never)]
 pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);

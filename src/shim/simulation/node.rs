@@ -676,31 +676,24 @@ async fn ask(
     let takes = Duration::from_millis(takes);
     /// Makes a call that concerns a whole task.
     macro_rules! ask {
-        ($name:literal, $call:ident, $request:ident { $($field:ident: $value:expr),* }) => {{
+        ($name:literal, $call:ident, $request:ident $fields:tt) => {
+            ask!($name, $call, $request $fields, |_| 0)
+        };
+        ($name:literal, $call:ident, $request:ident { $($field:ident: $value:expr),* }, $outcome:expr) => {{
             let request = $request {
                 id: id.to_owned(),
                 $($field: $value,)*
                 ..$request::new()
             };
             let work = |service: Arc<Service>, context| async move {
-                service.$call(&context, request).await.map(|_| 0)
+                service.$call(&context, request).await.map($outcome)
             };
             containerd.call($name, (id, ""), Some(USUAL), work).await
         }};
     }
     let answer = match what {
         0..30 => containerd.state(id).await.map(|_| 0),
-        30..40 => {
-            let request = PidsRequest {
-                id: id.to_owned(),
-                ..PidsRequest::new()
-            };
-            let count = |service: Arc<Service>, context| async move {
-                let answer = service.pids(&context, request).await?;
-                Ok(answer.processes.len() as u32)
-            };
-            containerd.call("Pids", (id, ""), Some(USUAL), count).await
-        }
+        30..40 => ask!("Pids", pids, PidsRequest {}, |it| it.processes.len() as u32),
         40..50 => ask!("Stats", stats, StatsRequest {}),
         50..55 => ask!("Connect", connect, ConnectRequest {}),
         55..58 => {

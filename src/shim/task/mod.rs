@@ -229,25 +229,22 @@ impl Task for Service {
     }
 
     async fn pids(&self, _: &TtrpcContext, req: PidsRequest) -> ttrpc::Result<PidsResponse> {
-        let only = |process: Option<i32>| process.map(message_pid).into_iter().collect();
         let members = self
             .pod
             .ask(move |actor, reply| actor.members(&req.id, reply));
-        let (processes, execs) = match members.await.map_err(status)? {
-            Members::Of {
-                cgroup,
-                execs,
-                init,
-            } => {
-                let processes = cgroup.processes().map_err(CallError::unknown);
-                let processes = processes.map_err(status)?;
-                match processes.is_empty() {
-                    true => (only(init), execs),
-                    false => (processes, execs),
-                }
-            }
-            Members::Ended(process) => (only(process), Vec::new()),
-        };
+        let Members {
+            cgroup,
+            execs,
+            known_pid,
+        } = members.await.map_err(status)?;
+        let mut processes = match cgroup {
+            Some(cgroup) => cgroup.processes().map_err(CallError::unknown),
+            None => Ok(Vec::new()),
+        }
+        .map_err(status)?;
+        if processes.is_empty() {
+            processes.extend(known_pid.map(message_pid));
+        }
         let processes = processes.into_iter().map(|process| {
             let exec = execs.iter().find(|(exec, _)| message_pid(*exec) == process);
             // containerd's clients show these details beside the process id.

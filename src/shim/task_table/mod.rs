@@ -131,10 +131,10 @@ impl Task {
         })?;
         let execs = self.execs.iter();
         let execs = execs.map(|(id, exec)| (exec.process.pid, id.clone()));
-        Ok(Members::Of {
-            cgroup,
+        Ok(Members {
+            cgroup: Some(cgroup),
             execs: execs.collect(),
-            init: self.init.known_pid(),
+            known_pid: self.init.known_pid(),
         })
     }
 

@@ -411,25 +411,23 @@ fn a_sidecar_that_exits_between_two_stop_requests_is_restarted_before_the_app_ex
 
 #[test]
 fn a_sidecar_that_a_checkpoint_ends_is_not_restarted() {
-    let mut world = running(job("Never"), &["proxy", "web"]);
-    world
-        .pod
-        .handle_checkpoint(&"proxy".into(), true)
-        .expect("a sidecar that runs");
-    world.call(Call::Crash("proxy", 137));
-    world.pod.handle_checkpointed(world.now, &"proxy".into());
-    world.run_for(secs(20));
+    let crashed = |exits| {
+        let mut world = running(job("Never"), &["proxy", "web"]);
+        let proxy = "proxy".into();
+        let begun = world.pod.handle_checkpoint(&proxy, exits);
+        begun.expect("a sidecar that runs");
+        world.call(Call::Crash("proxy", 137));
+        if exits {
+            world.pod.handle_checkpointed(world.now, &proxy);
+        }
+        world.run_for(secs(20));
+        world
+    };
+    let world = crashed(true);
     assert_eq!(world.executions("proxy"), []);
     assert_eq!(world.reported("proxy"), Some(137));
     // A checkpoint that leaves its container running changes nothing.
-    let mut world = running(job("Never"), &["proxy", "web"]);
-    world
-        .pod
-        .handle_checkpoint(&"proxy".into(), false)
-        .expect("a sidecar that runs");
-    world.call(Call::Crash("proxy", 137));
-    world.run_for(secs(1));
-    assert_eq!(world.executions("proxy").len(), 1);
+    assert_eq!(crashed(false).executions("proxy").len(), 1);
 }
 
 #[test]
