@@ -82,7 +82,8 @@ fn hundreds_of_orphans_are_collected() {
     let pid = api.connect("a").expect("connect").shim_pid;
     host.await_event("a", "done");
     no_zombies_stay(pid);
-    // An exec starts as many orphans again, while other execs start and exit.
+    // An exec starts the same number of orphans as the container's init, while other execs start
+    // and exit.
     api.exec(&shim.exec_request("many", &["/bin/sh", "-c", ORPHANS]))
         .expect("exec");
     api.start("a", "many").expect("start of an exec");

@@ -122,8 +122,8 @@ fn hundreds_of_events_reach_a_restarted_containerd_in_order() {
     assert_eq!(api.wait("a", "").expect("wait").exit_status, 137);
     api.delete("a", "").expect("delete");
     expected.extend(["/tasks/exit a", "/tasks/delete -"].map(str::to_owned));
-    // The test restores the link only after it subscribes again: containerd drops events without a
-    // subscriber.
+    // containerd drops events that have no subscriber. So the test first subscribes to the events,
+    // which `start_again` does. Then the test restores the link through which the shim sends them.
     host.start_again();
     events_link.create();
     let opened = Instant::now();

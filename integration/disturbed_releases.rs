@@ -232,8 +232,8 @@ impl<'host> Pod<'host> {
         seen
     }
 
-    /// Calls Start for the app. If the plan says that the caller gives up, closes the connection
-    /// during the call, and calls Start again later.
+    /// Calls Start for the app. If the app's disturbance is `GiveUp`, the first caller closes its
+    /// connection during the call, and a second caller calls Start later.
     fn ask_for_start(&self, id: &str, app: App) {
         if app.disturbance == Disturbance::GiveUp {
             let request = StartRequest {

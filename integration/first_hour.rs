@@ -271,7 +271,8 @@ fn make_mistakes(node: &Node) {
     }
 }
 
-/// A cleanup ignores its stop signal, and the shim kills it at the end of the grace period.
+/// The container `clean-up` ignores its stop signal. The shim kills the container at the end of the
+/// grace period.
 fn let_a_cleanup_hang(node: &Node) {
     let host = &node.host;
     let plan = [("usher/sidecars", "logs"), ("usher/post-exit", "clean-up")];

@@ -45,7 +45,8 @@ fn stop(pod: &Pod) -> (Record, Duration) {
     let host = start(pod);
     let asked = Instant::now();
     host.ask_all(&ALL, Duration::from_secs(8));
-    // Waits in the order of the exits, because each wait has its own timeout.
+    // Each wait has its own timeout. The waits are in the order of the exits, so that each timeout
+    // has to cover only one step of the termination.
     for name in ["before", "web", "after", "proxy"] {
         let code = host.wait_exit(name);
         assert_eq!(code, if name == "web" { 137 } else { 0 }, "{name}");

@@ -314,8 +314,8 @@ fn a_removal_finds_the_lines_in_a_directory_that_is_no_longer_the_first() {
     }
 }
 
-/// The installer must not replace a configuration that imports the runtime, because the new file
-/// would lose the links and attributes of the old one.
+/// The configuration imports `conf.d`, so the installer adds the runtime there. The installer must
+/// not replace the configuration, because a new file would lose the old one's attributes and links.
 #[test]
 fn a_configuration_that_imports_the_runtime_stays_the_same_file() {
     use std::os::unix::fs::MetadataExt;
@@ -492,8 +492,9 @@ fn a_terminated_installer_leaves_no_trial_containerd() {
     let node = Node::with_config(USUAL);
     fs::create_dir(node.path("bin")).expect("a directory");
     symlink(installed_program("ctr"), node.path("bin/ctr")).expect("a link");
-    // The fake containerd passes calls with `config dump` and `--version` on to the real
-    // containerd. For any other call, which is a trial start, it stops the installer.
+    // The fake containerd passes all calls on to the real containerd. Calls other than
+    // `config dump` and `--version` are trial starts. Before a trial start, the fake sends SIGTERM
+    // to the installer.
     let ending = format!(
         "#!/bin/sh\ncase \"$*\" in *'config d'* | --version) ;; \
          *) echo $$ >{}; kill -TERM $PPID ;; esac\nexec {} \"$@\"\n",
@@ -567,8 +568,9 @@ fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
     assert!(node.dump().contains("snapshotter = \"btrfs\""));
 }
 
-/// An installer in a pod sees other process ids than the node's `/proc` shows. containerd would set
-/// the OOM score of the process with its own id, so the installer's trial must set none.
+/// The installer may run in a pod, in a PID namespace other than that of the node's `/proc`.
+/// containerd sets the OOM score of its own process id. In the node's `/proc`, this id belongs to
+/// another process, so the trial must not set a score.
 #[test]
 fn a_trial_containerd_sets_no_oom_score() {
     let text = USUAL.replace("version = 2\n", "version = 2\noom_score = 1\n");

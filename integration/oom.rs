@@ -147,8 +147,8 @@ fn all_processes_of_a_forking_sidecar_get_the_lower_score() {
         let looks = (0..5).flat_map(|_| scores(&host, "proxy"));
         looks.collect::<std::collections::BTreeSet<_>>()
     };
-    // When an app starts, the shim sets the score of most processes, sometimes of all. So start
-    // three apps.
+    // One pass of the shim over the processes misses those that fork during the pass, but sometimes
+    // reaches all by chance. So start three apps.
     for _ in 0..3 {
         pod.run("web", SLEEPER, with_score(300));
         await_value("the score", &[300].into(), looks);
@@ -184,7 +184,8 @@ fn may_lower() -> bool {
     set >> 24 & 1 == 1
 }
 
-/// kubelet lacks the capability on a node that is itself a container.
+/// On a node that is itself a container, CAP_SYS_RESOURCE may be missing. Then the kernel refuses
+/// to lower OOM scores.
 #[test]
 fn a_score_refused_by_the_kernel_is_logged_once_and_is_no_error() {
     if may_lower() {

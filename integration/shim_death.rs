@@ -422,8 +422,8 @@ fn delete_for_the_first_container_deletes_the_others_of_its_shim() {
     }
 }
 
-/// Up to 2.2, containerd runs `delete` for each container of a pod. These commands and the
-/// sandbox's do not wait for each other, because containerd gives each of them five seconds.
+/// Up to 2.2, containerd runs `delete` for the sandbox and for each container of the pod.
+/// containerd gives each of these commands five seconds. So no command may wait for another.
 #[test]
 fn delete_for_the_first_container_skips_a_container_that_another_delete_has_locked() {
     let host = Containerd::start();
@@ -527,8 +527,7 @@ fn delete_leaves_the_rest_of_the_pod_alone() {
     answer(&delete(&a));
     let state = b.api().state("b", "").expect("the shim is found");
     assert_eq!(format!("{:?}", state.status), "RUNNING");
-    // The shim does not know the container `c`. `delete` for this container must not affect the pod
-    // either.
+    // The shim does not know the container `c`. So `delete` for `c` must not affect the pod.
     let c = BareShim::start(&host, &runtime, "c", &args, in_pod);
     answer(&delete(&c));
     let state = b.api().state("b", "").expect("the shim is found");
@@ -644,8 +643,8 @@ fn a_caller_that_dies_while_its_shim_starts_leaves_nothing() {
         drop(ctr);
     }
     host.delete_all();
-    // A shim that gets no calls checks every ten seconds whether it has to stay. Other leftovers
-    // that containerd does not know are removed by the shim of the next container.
+    // A shim that gets no calls checks every ten seconds if it may end. The shim of the next
+    // container removes all other leftovers that containerd does not know.
     let next = || {
         host.run(&ContainerSpec::new("next"));
         host.delete_all().is_empty()

@@ -67,8 +67,8 @@ impl<'host> Pair<'host> {
         self.a.api().deadline(PROMPTLY)
     }
 
-    /// Runs `meanwhile` while the call `slow` waits for the OCI runtime's command `verb`. Then
-    /// opens the gate.
+    /// Runs `meanwhile` while the call `slow` waits for the OCI runtime's command `verb`. Then lets
+    /// the command continue.
     fn during<T: Send>(
         &self,
         verb: &str,
@@ -78,8 +78,8 @@ impl<'host> Pair<'host> {
         self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
     }
 
-    /// Does the same as `during`, but leaves the gate closed. `end` has to make the call `slow`
-    /// return.
+    /// Does the same as `during`, but does not let the command continue. Instead runs `end`, which
+    /// has to make the call `slow` return.
     fn during_and_ended_by<T: Send>(
         &self,
         verb: &str,
@@ -413,7 +413,7 @@ fn a_slow_delete_delays_no_other_call() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let slow = |api: TaskApi| {
-        // The container must be killed when the gate is already closed: the shim runs the OCI
+        // Kill the container only here, after `during` has closed the gate: the shim runs the OCI
         // runtime's `delete` as soon as the container exits.
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");

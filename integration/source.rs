@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::docs::{root, sources};
 
-/// First words that name neither a thing nor an action.
+/// Words that a doc comment must not begin with, because they name neither a thing nor an action.
 const VAGUE: [&str; 29] = [
     "how",
     "it",
@@ -204,7 +204,8 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The problems of a file that no exception permits. Each item describes one problem.
+/// Descriptions of a file's problems, one per problem. Problems that [`EXCEPTIONS`] permits are
+/// left out.
 fn problems_of(file: &str, text: &str) -> Vec<String> {
     let mut found = found_in(text);
     if file.starts_with(TYPES_DOCUMENTED) {
@@ -239,8 +240,8 @@ fn found_in(text: &str) -> Vec<Found> {
     of_comments.chain(headings(text)).collect()
 }
 
-/// Lines that are section headings in a comment. A heading is a problem, because the items below it
-/// already have names.
+/// Section headings in comments. A section heading is a problem, because the items below the
+/// heading already have names.
 fn headings(text: &str) -> Vec<Found> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let headings = lines.filter(|(_, line)| line.starts_with("// ==") && line.ends_with("=="));

@@ -18,8 +18,8 @@ fn an_app_created_first_is_held_until_its_sidecar_is_ready() {
     MESH.run_proxy(&host, &["--ready-after", "700ms"]);
     let record = host.await_event("web", "start");
     record.assert_before(("proxy", "ready"), ("web", "start"));
-    // The shim may notice that the proxy is ready only one probe period later. The limit also
-    // allows for a slow machine.
+    // The shim may notice the proxy's readiness up to one probe period late. The limit also allows
+    // for a slow machine.
     assert!(
         record.between(("proxy", "ready"), ("web", "start")) < 2000 * MS,
         "{record}"
@@ -360,8 +360,8 @@ fn an_app_waits_for_an_optional_sidecar_only_if_it_exists() {
     OPTIONAL.run_proxy(&host, &["--ready-after", "700ms"]);
     host.run(&OPTIONAL.witness("web", &["--stop-after", "500ms"]));
     let record = host.await_event("web", "start");
-    // The test measures from the proxy's start: the proxy may record its first connection after the
-    // app has started.
+    // The test measures from the proxy's start, not from the proxy's first connection. The proxy
+    // may record the connection only after the app has started.
     let waited = record.between(("proxy", "start"), ("web", "start"));
     assert!(waited >= 700 * MS, "{record}");
     host.kill_all(&["proxy", "web"], "SIGTERM");

@@ -48,8 +48,8 @@ fn a_reader_that_comes_after_the_exit_gets_the_output() {
 #[test]
 fn a_missing_reader_delays_no_call() {
     let host = Containerd::start();
-    // The output of the first script is larger than a FIFO and a pipe. The output of the second
-    // script is smaller.
+    // The first script's output does not fit into the FIFO and the pipe together. The second one's
+    // does.
     for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
         let shim = shell(&host, script);
         let (api, request) = (shim.api(), with_output(&shim));
@@ -108,7 +108,8 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     reader.await_open();
     api.delete("a", "exec-0").expect("Delete");
     assert_eq!(reader.finish(), "");
-    // The exec whose FIFO is open in advance and the one whose FIFO is not work in the same way.
+    // The shim has opened the FIFO of the first exec in advance, but not that of the second. Both
+    // execs work.
     for exec in [&execs[1], &execs[19]] {
         let reader = Reader::of(&exec.stdout);
         api.start("a", &exec.exec_id).expect("Start of an exec");

@@ -21,7 +21,8 @@ pub fn measure(runtimes: [&str; 2], pods: usize) -> [f64; 2] {
 
 /// Starts `pods` pods, and returns the seconds until all of them run.
 pub fn start(host: &Containerd, runtime: &str, pods: usize) -> f64 {
-    // kubelet also creates the containers of a pod one after another, and several pods at once.
+    // kubelet does the same: it creates several pods at once, and the containers of each pod one
+    // after another.
     each_pod(pods, |pod| {
         for container in 0..CONTAINERS {
             let id = format!("pod-{pod}-{container}");

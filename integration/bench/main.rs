@@ -35,8 +35,8 @@ const LASTING: &[&str] = &["/bin/sleep", "100000"];
 
 /// Number of repetitions of each measurement.
 pub struct Effort {
-    /// Number of pairs of `ctr run --rm`, and of pairs of `ctr task exec`. A pair is one command
-    /// for each runtime.
+    /// Number of command pairs, both for `ctr run --rm` and for `ctr task exec`. A pair is one
+    /// command for each runtime.
     pairs: usize,
     /// Number of pods that are started at once.
     burst: usize,

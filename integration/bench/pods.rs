@@ -123,7 +123,7 @@ fn node() -> Cri {
 fn times_in_turns(repetitions: usize) -> [Vec<PodTimes>; 3] {
     let node = node();
     let mut all = HANDLERS.map(|_| Vec::new());
-    // The first pod of each handler is a warm-up.
+    // The first pod of each runtime handler is a warm-up.
     for n in 0..=repetitions {
         for (handler, times) in HANDLERS.into_iter().zip(&mut all) {
             let pod = times_of_one(&node, handler, n);

@@ -17,7 +17,7 @@ const PROCESS_EVENTS: [u32; 2] = [1, 1];
 const LISTEN: u32 = 1;
 /// `NLMSG_DONE`.
 const DONE: u16 = 3;
-/// `struct nlmsghdr` and `struct cn_msg`.
+/// Size in bytes of `struct nlmsghdr` and `struct cn_msg`, which precede the event in a message.
 const HEADERS: usize = 16 + 20;
 /// `PROC_EVENT_EXEC` and `PROC_EVENT_EXIT`.
 const EXEC: u32 = 0x0000_0002;
@@ -49,7 +49,7 @@ pub struct Processes(Receiver<Event>);
 impl Processes {
     /// # Errors
     ///
-    /// The kernel's error, if the kernel has no such connector or this process is not root.
+    /// The kernel's error, if the kernel has no process connector, or if this process is not root.
     pub fn watch() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_CONNECTOR)?;
         socket.bind(&SocketAddr::new(process::id(), PROCESS_EVENTS[0]))?;

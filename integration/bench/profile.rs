@@ -55,7 +55,7 @@ struct Bench {
     host: Containerd,
 }
 
-/// Divides the time of a client among programs.
+/// Runs clients and measures the parts of their run times, see [`Share`].
 pub struct Profiler(Processes);
 
 pub fn print(runtimes: [&str; 2], effort: &Effort) {
@@ -108,7 +108,7 @@ fn table(heads: &[String], columns: &[Vec<Shares>]) {
     row("all", columns, |shares| Some(whole(shares)));
 }
 
-/// Prints a row. A cell is empty if the share never occurred.
+/// Prints a row. A cell is empty if no client of the column has a value for the row.
 fn row(what: &str, columns: &[Vec<Shares>], value: impl Fn(&Shares) -> Option<f64>) {
     let cell = |column: &Vec<Shares>| {
         let all: Vec<_> = column.iter().map(&value).collect();

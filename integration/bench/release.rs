@@ -24,7 +24,8 @@ enum Sidecar {
     /// A sidecar that passes its first startup probe while containerd and its client still handle
     /// the answer to the sidecar's Start.
     Probed,
-    /// A sidecar that passes a later startup probe, while containerd and its client are idle.
+    /// A sidecar that fails its first startup probes. When a later probe succeeds, containerd and
+    /// its client are idle.
     ProbedLater,
 }
 
@@ -33,7 +34,7 @@ pub struct Releases {
     /// Time from the startup probe's connection, as the sidecar records it, until the app's first
     /// line of code. The first probe succeeds.
     pub after_probe: Figures,
-    /// Time measured like `after_probe`, but a later probe succeeds.
+    /// Time as in `after_probe`, but the first probes fail and a later probe succeeds.
     pub after_later_probe: Figures,
     /// From the first line of code of a sidecar without a probe to the app's first line of code.
     pub after_start: Figures,

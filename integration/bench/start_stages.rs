@@ -33,7 +33,8 @@ const PROBE: &str =
 /// A container, its successor, and the container's event that lets the successor run.
 pub struct Link(pub &'static str, pub &'static str, pub &'static str);
 
-/// Milliseconds from the event of a [`Link`] to the first line of code of the successor's program.
+/// Milliseconds between the two containers of each [`Link`]: from the first container's event to
+/// the first line of code of the second container's program.
 pub fn stages(runtime: &str, repetitions: usize) -> Vec<(Link, Figures)> {
     let host = quiet_host();
     let runs: Vec<[f64; 4]> = (0..repetitions).map(|n| run(&host, runtime, n)).collect();
@@ -90,8 +91,7 @@ pub fn whole_pods(runtime: &str, pairs: usize) -> [Figures; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for pair in 0..=pairs {
         for turn in 0..2 {
-            // The runtime that is measured first alternates, so that neither always follows the
-            // other.
+            // The runtimes take turns at being first, so that neither always follows the other.
             let which = (pair + turn) % 2;
             let took = match which {
                 0 => whole_pod(&host, runtime, &format!("pod-{pair}")),

@@ -5,8 +5,8 @@
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-/// The steps of the measured pod: the container that ends, the container of the next step, and the
-/// first event of that container in the next step.
+/// The measured transitions from one step of the termination to the next. Each transition names the
+/// container that exits, the container of the next step, and the event that begins the next step.
 const STEPS: [Step; 5] = [
     Step("a defer container", "the next one", "start"),
     Step("a pre-exit container", "the app", "signal"),

@@ -68,7 +68,7 @@ pub fn side_by_side<T>(pairs: usize, mut once: impl FnMut(usize, &str) -> T) -> 
     }
     let mut measured = [Vec::new(), Vec::new()];
     for pair in 0..pairs {
-        // The runtime that is measured first alternates, so that neither always follows the other.
+        // The runtimes take turns at being first, so that neither always follows the other.
         for turn in 0..2 {
             let which = (pair + turn) % 2;
             measured[which].push(once(which, &format!("pair-{pair}-{which}")));

@@ -108,7 +108,7 @@ fn names_in(path: Option<&Path>) -> Vec<OsString> {
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// Appends the names of the files in a directory to the text that names the directory.
+/// Appends the names of the files in a leftover directory to the directory's description.
 fn with_content(text: String) -> String {
     let names = names_in(text.strip_prefix("file ").map(Path::new));
     match names.is_empty() {
@@ -202,9 +202,10 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
         Role::Sidecar => codes.extend([0, KILLED, STOPPED]),
         Role::Defer => codes.extend([0, STOPPED]),
     }
-    // The exit code of a container that was stopped before its program ran depends on the signal.
-    // If the sandbox gets SIGTERM then, the waiting process of runc exits with 2. The sandbox's
-    // program records nothing.
+    // A container may be stopped before its program runs. Its exit code then depends on the signal:
+    // at SIGTERM, runc's process that waits in the sandbox exits with 2. The sandbox's program
+    // records no events, so the test cannot know if it has run. That is why exit code 2 is always
+    // accepted for a sandbox.
     match member.role {
         Role::Sandbox => codes.extend([2]),
         _ if !has_run => codes.extend([0, 1, 2, 128, STOPPED]),

@@ -151,8 +151,8 @@ impl During {
     ];
 }
 
-/// The shape of a pod: whether it may have a sandbox container, its annotations, and its containers
-/// with the witness's options. `%` in an annotation stands for the pod's name.
+/// The shape of a pod: its annotations, its containers with the witness's options, and whether the
+/// pod may have a sandbox container. `%` in an annotation stands for the pod's name.
 struct Shape {
     may_have_sandbox: bool,
     annotations: &'static [(&'static str, &'static str)],

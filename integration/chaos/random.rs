@@ -9,8 +9,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A separate generator for the number `number`. With one generator for each pod, choices for
-    /// one pod do not change those for the next.
+    /// Returns a separate generator for each `number`. If each pod has a generator of its own, the
+    /// choices for one pod do not change those for the next.
     pub fn split(&self, number: u64) -> Self {
         let mut random = Self(self.0 ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();

@@ -104,8 +104,8 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // `api` has no preStop handler, so kubelet would stop `api` immediately if the pod terminated.
-    // That is why usher waits only for the termination window while `api` runs.
+    // `api` has no preStop handler. So if the whole pod terminated, kubelet would send a stop
+    // request to `api` at once. usher waits for this request only for the termination window.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");

@@ -104,8 +104,8 @@ impl Command {
 }
 
 impl Command {
-    /// Does the same as `problem` for a command in a sentence, which need not name the command's
-    /// last arguments.
+    /// Returns the same as `problem`, but for a command that a sentence quotes. The sentence may
+    /// leave out the command's last arguments.
     pub fn problem_of_part(&self) -> Option<String> {
         let whole = |words: &[&str]| Command {
             at: self.at.clone(),
@@ -233,8 +233,9 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Returns a problem if no test has this name. The name ends with `module::`, or with `module::`
-/// and the beginning of a test's name.
+/// Returns a problem if the directory `room` has no test for `name`. `name` ends with a module
+/// (`module::`), or with a module and the beginning of a test's name. A name without `::` is not
+/// checked.
 fn tests(room: &str, name: &str) -> Option<String> {
     let (modules, test) = name.rsplit_once("::")?;
     let module = modules.rsplit("::").next().unwrap_or(modules);

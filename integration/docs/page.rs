@@ -200,7 +200,8 @@ impl Block {
         }
     }
 
-    /// The block's first line without a prompt, by which tests in `scenes.rs` refer to the block.
+    /// The first line of the block, with its prompt removed. Tests in `scenes.rs` refer to the
+    /// block by this title.
     pub fn title(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         let bare = PROMPTS.iter().find_map(|prompt| line.strip_prefix(prompt));

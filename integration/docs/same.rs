@@ -11,7 +11,7 @@
 //! 6. A drawn timeline is compared by its marks and their order, without the lengths of states and
 //!    the axis.
 //!
-//! Output that is the same in each run is compared by the second rule only.
+//! Output that is the same in each run is compared by the first two rules only.
 
 use std::sync::LazyLock;
 
@@ -37,9 +37,9 @@ static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
 /// The rules that apply to the comparison of a block.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Rules {
-    /// The second rule only: for output that is the same in each run.
+    /// Applies only rules 1 and 2, for output that is the same in each run.
     Exact,
-    /// All rules: for output that differs between runs.
+    /// Applies all rules, for output that differs between runs.
     Live,
 }
 

@@ -259,7 +259,8 @@ scenes! {
         );
         // `ctr` has made FIFOs in their default directory. Remove them.
         assert!(stage.type_in("rm -r /run/containerd/fifo").ok());
-        // `sleep` does not handle SIGTERM, so SIGKILL ends it, whichever stop request comes first.
+        // As the first process of a container, `sleep` ignores SIGTERM, so SIGKILL ends both
+        // containers. usher reports 0 for a stopped sidecar.
         for name in ["app", "proxy"] {
             assert_eq!(stage.host.wait_exit(name), if name == "app" { 137 } else { 0 });
         }

@@ -266,7 +266,7 @@ pub fn host_pids(config: &mut Value) {
     namespaces.expect("a list").retain(|ns| ns["type"] != "pid");
 }
 
-/// Adds a user namespace whose root user is this user and group of the host.
+/// Adds a user namespace. Its user id 0 is the host's `uid`, and its group id 0 the host's `gid`.
 pub fn add_user_namespace(config: &mut Value, uid: u32, gid: u32) {
     let map = |outside: u32| json!([{"containerID": 0, "hostID": outside, "size": 65536}]);
     config["linux"]["uidMappings"] = map(uid);

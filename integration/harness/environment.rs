@@ -22,7 +22,7 @@ pub enum Shims {
     Ours,
     /// Our shim, without the system calls that are newer than Linux 5.0.
     OursOnOldKernel,
-    /// Only containerd's own shims.
+    /// containerd finds only its own shims.
     Reference,
 }
 
@@ -200,9 +200,9 @@ fn find(name: &str, path: &str) -> PathBuf {
 pub fn shim_dir() -> PathBuf {
     let built = option_env!("CARGO_BIN_EXE_containerd-shim-usher-v2").map(PathBuf::from);
     let built = built.filter(|program| program.exists());
-    // Cargo sets the variable for tests and benches, but not for examples. If tests were copied to
-    // another machine, the path in the variable does not exist there. In both cases the shim is one
-    // directory above this program.
+    // In examples, cargo does not set the variable. In tests that were copied to another machine,
+    // the path in the variable does not exist. In both cases the shim is one directory above this
+    // program.
     let built = built.unwrap_or_else(|| {
         let this = std::env::current_exe().expect("the path of this program");
         let dir = this.parent().expect("a directory");

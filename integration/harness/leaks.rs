@@ -127,9 +127,9 @@ fn await_no_zombies(host: &Containerd) -> Vec<String> {
     }
 }
 
-/// Process ids that containerd got from Create, of containers whose first process has exited, but
-/// whose task continues because the shim restarts them in place. The shim keeps the zombies of
-/// these processes, so that the kernel does not use the ids again.
+/// Ids of the first processes of containers that the shim has restarted in place. containerd got
+/// these ids from Create. The processes have exited, but the shim keeps them as zombies, so that
+/// the kernel does not use the ids again.
 fn reserved_pids(host: &Containerd) -> Vec<u32> {
     let tasks = host.tasks();
     let events = host.events();

@@ -101,7 +101,7 @@ impl Containerd {
     pub fn endpoint(&self, id: &str) -> Endpoint {
         let bundle = self.bundle_dir(id);
         let read = |name: &str| fs::read(bundle.join(name)).ok();
-        // containerd up to 1.6 only writes the file `address`.
+        // containerd up to 1.6 writes only `address`, and later versions write `bootstrap.json`.
         let found = read("bootstrap.json").or_else(|| read("address"));
         let found = found.and_then(|said| Endpoint::parse(&said));
         found.unwrap_or_else(|| panic!("{} holds no address", bundle.display()))

@@ -267,7 +267,8 @@ fn new_address(address: u32) -> Vec<u8> {
     message.extend(NEW.to_ne_bytes());
     message.extend(REQUEST_CREATE_EXCLUSIVE.to_ne_bytes());
     message.extend([0; 8]);
-    // IPv4, all 32 bits, no flags, scope universe, the first interface.
+    // The fields of `ifaddrmsg`: IPv4, a prefix of 32 bits, no flags, scope universe, and the
+    // number of the first interface.
     message.extend([2, 32, 0, 0]);
     message.extend(1_u32.to_ne_bytes());
     // The attributes IFA_LOCAL and IFA_ADDRESS.

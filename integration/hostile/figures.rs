@@ -108,8 +108,8 @@ fn cells(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// The worst overrun. If a termination took too long, the policy under which the worst overrun
-/// occurred follows.
+/// The worst overrun as text. The grace policy follows in parentheses if a termination by our shim
+/// took too long.
 fn overrun(outcomes: &[Outcome]) -> String {
     let Some(worst) = worst_overrun(outcomes) else {
         return "–".to_owned();

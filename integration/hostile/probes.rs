@@ -23,9 +23,9 @@ const PORT: u16 = 8080;
 /// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// CPU time, in ticks of 10 ms, that the shim may use while a server runs, in addition to twice its
-/// CPU time without a server. This allowance is a thirtieth of a CPU, for the test's own calls and
-/// for busy machines.
+/// CPU time in ticks of 10 ms, for the test's own calls and for busy machines. While a server runs,
+/// the shim may use this time plus twice its CPU time without a server. In relation to [`WATCHED`],
+/// this time is a thirtieth of a CPU.
 const SPARE_TICKS: u64 = 10;
 
 /// A probe that runs ten times a second, with a failure threshold that is never reached.

@@ -29,8 +29,8 @@ const LATE: Duration = Duration::from_secs(15);
 /// deletion takes 14 seconds.
 const DELETED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Number of steps in a termination that follow one another, and that a busy machine may delay. A
-/// step is, for example, a wake-up or a command.
+/// Number of successive steps in a termination. A busy machine may delay each of them. A step is,
+/// for example, a wake-up or a command.
 const STEPS: u32 = 10;
 
 /// Time between a pod's start and the beginning of the measurement.
@@ -41,7 +41,7 @@ const SETTLING: Duration = Duration::from_millis(500);
 pub struct Policy {
     pub name: &'static str,
     grace: Duration,
-    /// Time by which a termination may exceed the grace period under this policy.
+    /// Maximum time from the end of the grace period to the end of the termination.
     beyond: Duration,
 }
 
@@ -74,7 +74,8 @@ pub struct Outcome {
     /// last process. If the pod did not end, the time for which it was observed.
     pub took: Duration,
     pub has_ended: bool,
-    /// Time from the start of the last container to the end.
+    /// Time in which `cpu` was measured: from a short pause after the last container's start until
+    /// the termination is over or the pod is no longer observed.
     pub lived: Duration,
     /// Delay caused by the machine. During the termination, a program that does nothing is run
     /// repeatedly. The delay is the longest time that one run took.
@@ -170,16 +171,16 @@ pub fn costliest(outcomes: &[Outcome]) -> Option<&Outcome> {
         .max_by(|one, other| one.cpu_rate().total_cmp(&other.cpu_rate()))
 }
 
-/// CPU time used outside of the pods' cgroups, in seconds per second of a pod's run, over all pods.
+/// CPU time used outside of the pods' cgroups, divided by the pods' running times. Both times are
+/// sums over all pods.
 pub fn cpu_rate(outcomes: &[Outcome]) -> f64 {
     let cpu: f64 = outcomes.iter().map(|o| o.cpu.as_secs_f64()).sum();
     let lived: f64 = outcomes.iter().map(|o| o.lived.as_secs_f64()).sum();
     if lived > 0.0 { cpu / lived } else { 0.0 }
 }
 
-/// Runs all pods, several at the same time, and returns the outcomes in the order of `plays`. There
-/// is one pod more than the machine has CPUs: most pods may use only a quarter of a CPU, and so
-/// leave CPUs idle.
+/// Runs all pods and returns the outcomes in the order of `plays`. The number of pods that run at
+/// the same time is the number of CPUs plus one. Most pods may use only a quarter of a CPU.
 pub fn play_all(plays: &[(&'static Pod, Side)], life: Duration) -> Vec<Outcome> {
     let lanes = thread::available_parallelism().map_or(2, |cpus| cpus.get() + 1);
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -332,8 +333,8 @@ struct DelayMeter {
 }
 
 impl DelayMeter {
-    /// Starts a thread that runs a program that does nothing, again and again, until the meter is
-    /// dropped.
+    /// Starts a thread. Until the meter is dropped, the thread repeatedly runs a program that does
+    /// nothing.
     fn start() -> Self {
         let longest = Arc::new(Mutex::new(Duration::ZERO));
         let known = Arc::downgrade(&longest);
@@ -438,8 +439,8 @@ fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     while begun.elapsed() < scaled(DELETED_WITHIN) && !deletions.is_empty() {
         deletions.retain_mut(|deletion| {
             let goes_on = deletion.poll_running();
-            // `ctr` exits with the task's exit code. If a container was deleted earlier, this
-            // deletion counts as successful.
+            // `ctr` exits with the task's exit code, so only its error output shows a failed
+            // deletion. If the task is not found, it was deleted earlier, which is no failure.
             let said = deletion.stderr();
             refused |= !goes_on && said.contains("level=error") && !said.contains("not found");
             goes_on

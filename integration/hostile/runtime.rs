@@ -1,5 +1,5 @@
-//! An OCI runtime that hangs at one of its commands. Also resources of the node that the shim must
-//! not give to containers.
+//! Tests with an OCI runtime that hangs at one of its commands. Also tests the environment of
+//! containers, the privileges of probes, and the kill of a frozen container.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,8 @@ fn a_sidecar_whose_restart_hangs_can_be_killed_and_deleted() {
         ])
         .script(script);
     host.run(&proxy);
-    // crun does not hang, because it reads the file in another way. Then the sidecar runs again.
+    // crun does not hang when it reads the FIFO. So under crun the restart succeeds, and the
+    // sidecar runs again.
     eventually(
         "the runtime hangs, or the sidecar runs again",
         PATIENCE,
@@ -194,8 +195,8 @@ fn a_runtime_that_hangs_at_any_command_keeps_no_container_alive() {
     }
 }
 
-/// The container has no process any more that SIGKILL could end. The OCI runtime's hung command
-/// must end nevertheless.
+/// The container's program has exited, so SIGKILL finds no process of the container. The shim must
+/// end the hung command of the OCI runtime nevertheless.
 #[test]
 fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     let host = Containerd::start();
@@ -209,7 +210,8 @@ fn a_start_that_hangs_after_its_program_exited_ends_on_sigkill() {
     std::thread::scope(|scope| {
         let started = scope.spawn(|| shim.api().start("a", ""));
         gates.await_waiting("after-start");
-        // The hung command has started the program, which may still run on a busy machine.
+        // The hung command has already started the program. On a busy machine, the program may not
+        // have exited yet.
         eventually("the program has exited", PATIENCE, || {
             process_state(init).is_none_or(|state| state == 'Z')
         });

@@ -269,13 +269,13 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
     config["linux"]["resources"]["memory"] = json!({ "limit": bytes });
 }
 
-/// The cgroup of containerd, its shims, and all processes that they start outside of the pod's
-/// cgroup.
+/// The cgroup of containerd, its shims, and their child processes, except those in the pod's
+/// cgroup. Its CPU time shows what a pod costs the node. The CPU time of containerd itself is
+/// subtracted, because containerd spends it on events and on the tests' calls.
 ///
-/// The `cutime` of a parent (the CPU time of its children) is no alternative, because it includes
+/// The `cutime` of a parent (the CPU time of its children) would be too high, because it includes
 /// commands that join the pod's cgroup. The kernel charges CPU time to the cgroup in which the
-/// process is at the moment. The time that containerd itself takes, for events and for the tests'
-/// calls, is subtracted.
+/// process is at the moment.
 struct NodeCgroup {
     dir: PathBuf,
     daemon: u32,
@@ -284,8 +284,8 @@ struct NodeCgroup {
 impl NodeCgroup {
     #[track_caller]
     fn around(name: &str, daemon: u32) -> Self {
-        // The cgroup must not be below the test's own cgroup, because only the OCI runtime makes
-        // cgroups there.
+        // The cgroup lies beside the test's own cgroup, because the leak check reports all cgroups
+        // that remain below the test's own.
         let dir = cgroup_dir("cpuacct", name);
         fs::create_dir(&dir).expect("the node's cgroup");
         fs::write(dir.join("cgroup.procs"), daemon.to_string()).expect("containerd moves");

@@ -17,7 +17,7 @@ pub fn read(case: &Case, pod: &Value, v1: &str, v2: &str) -> String {
     read_file(case, &file)
 }
 
-/// The content of a file in a container's cgroup made by systemd.
+/// The content of a file in a container's cgroup. systemd must have made the cgroup.
 #[track_caller]
 pub fn read_of_container(case: &Case, pod: &Value, container: &str, file: &str) -> String {
     let id = status_of(pod, container)["containerID"].as_str();

@@ -25,7 +25,7 @@ struct Way {
     ends: Vec<Duration>,
 }
 
-/// Measures all ways, and prints the times as Markdown.
+/// Measures every way to run the pod, and prints the times as Markdown.
 pub fn print(cluster: &Cluster) {
     assert!(
         cluster.programs.has_native_sidecars(),

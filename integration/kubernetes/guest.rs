@@ -124,7 +124,7 @@ impl Guest {
         assert!(finished.ok(), "usher install: {}", finished.err());
     }
 
-    /// Boots the virtual machine. The machine on which QEMU runs must have been switched on just
+    /// Boots the virtual machine. QEMU runs on `machine`, which must have been switched on just
     /// before. Repeats a failed boot, because with this QEMU about one boot in ten hangs, or
     /// crashes the first programs of a current kernel.
     pub fn switch_on(&self, cluster: &Cluster, machine: &Machine) {

@@ -100,7 +100,7 @@ fn says(cluster: &Cluster, words: &[&str]) -> String {
     let finished = usher(cluster, words);
     let said = format!("kubectl usher {words:?}: {}", finished.err());
     assert!(finished.ok(), "{said}");
-    // An error output would name a node that did not answer.
+    // `kubectl usher` names on standard error each node that did not answer. There must be none.
     assert_eq!(finished.err(), "", "{said}");
     finished.out()
 }

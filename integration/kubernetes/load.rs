@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 /// The number of idle pods on the node; kubelet accepts 110.
 const MANY: usize = 100;
 
-/// Measurement time of idle pods.
+/// Time for which idle pods are measured. The pods get the same time to become idle.
 const REST: Duration = Duration::from_secs(20);
 
 /// Both runtimes: the title in the table, and the runtime class.
@@ -115,9 +115,9 @@ fn pod(n: usize, class: Option<&str>) -> Pod {
         .container(witness(&format!("app-{n}"), &[]))
 }
 
-/// Creates a pod, and returns two times. The first begins when containerd creates the pod's
-/// sandbox, and ends with the first record of the pod's program. The second begins with the request
-/// to create the pod, and ends when the API reports it as ready.
+/// Creates a pod and returns two durations. The first is measured from the creation of the sandbox
+/// in containerd to the first record of the pod's program. The second is measured from the request
+/// for the pod until the API reports the pod as ready.
 fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
     let (pod, app) = (format!("pod-{n}"), format!("app-{n}"));
     let created = Instant::now();

@@ -64,7 +64,7 @@ enum Needs {
     /// A node that is a virtual machine, with systemd, cgroup v2, a current kernel and all
     /// privileges.
     Guest,
-    /// A runc with user namespaces, and a kubelet that enables them by default.
+    /// The node's runc supports user namespaces, and kubelet enables them by default.
     UserNamespaces,
 }
 

@@ -11,8 +11,8 @@ use crate::cluster::PATIENCE;
 use crate::harness::{Finished, run};
 use crate::pod::{Case, Pod, condition, restarts, script, status_of, with, witness};
 
-/// A command that allocates this many mebibytes as one endless line, and keeps them. It runs `then`
-/// once they are allocated.
+/// A shell command that makes `tail` keep one line of this many mebibytes in memory. The command
+/// runs `then` once `tail` has read the line.
 fn taking(mebibytes: u64, then: &str) -> String {
     let bytes = mebibytes << 20;
     format!("{{ head -c {bytes} /dev/zero; {then}; exec sleep 100000; }} | tail >/dev/null")

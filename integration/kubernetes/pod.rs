@@ -101,7 +101,8 @@ impl Pod {
         self
     }
 
-    /// Adds a startup probe for a sidecar. The probe succeeds once the sidecar's witness is ready.
+    /// Adds a startup probe for a sidecar. The probe succeeds once the sidecar's program, the
+    /// witness, has created its file `/shared/ready-…`.
     pub fn probed(self, name: &str) -> Self {
         self.annotation(&format!("startup-probe.usher/{name}"), ready_probe(name))
     }
@@ -164,8 +165,9 @@ impl<'a> Case<'a> {
         self.cluster.path("shared").join(&self.namespace)
     }
 
-    /// Creates the namespace and its service account. The account's token is not mounted, because
-    /// pods would wait for it. The controller may create the account first.
+    /// Creates the namespace and its service account. The account's token is not mounted, so that
+    /// pods need not wait for the token. If Kubernetes has already created the account, changes
+    /// that account.
     fn create_namespace(&self) {
         let name = &self.namespace;
         let namespace = json!({

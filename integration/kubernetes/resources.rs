@@ -129,8 +129,8 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd made the pod's cgroup, and writes the values that it knows again when it reloads its
-/// configuration. usher's values must remain.
+/// systemd made the pod's cgroup. When systemd reloads its configuration, systemd also writes its
+/// own values into the cgroup once more. usher's values must remain.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");

@@ -213,7 +213,8 @@ fn a_held_container_is_restored_on_release() {
     api.create(&sidecar.create_request()).expect("Create");
     api.start("b", "").expect("Start");
     assert!(await_more(&host, 0) >= before);
-    // The restored program counts before the OCI runtime has reported its process to the shim.
+    // The restored program starts to count before the OCI runtime reports the program's process to
+    // the shim.
     eventually("the restored process is known", PATIENCE, || {
         state(&api, "app") == ("RUNNING".to_owned(), true)
     });
@@ -229,7 +230,8 @@ const RUN: [&str; 4] = [
     "/tasks/delete 137",
 ];
 
-/// The events of a task, once it was deleted `times` times.
+/// Waits until the task has been deleted `times` times, and returns the topics of the task's
+/// events.
 #[track_caller]
 fn topics(host: &Containerd, id: &str, times: usize) -> Vec<String> {
     host.await_events("the task is deleted", |events| {

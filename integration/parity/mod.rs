@@ -44,7 +44,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
         });
         scenario(&host, REFERENCE)
     };
-    // If the reference loses output, its scenario may also panic.
+    // A scenario may panic if the reference loses output.
     for _ in 1..REFERENCE_TRIES {
         if catch_unwind(AssertUnwindSafe(show_reference)).is_ok_and(|seen| seen == ours) {
             return ours;
@@ -68,7 +68,7 @@ fn witness(runtime: &str, id: &str, options: &[&str]) -> ContainerSpec {
     ContainerSpec::new(id).runtime(runtime).witness(options)
 }
 
-/// Starts a witness and waits until it runs.
+/// Starts a container that runs a witness, and waits until the witness runs.
 #[track_caller]
 fn run_witness(host: &Containerd, spec: &ContainerSpec) {
     host.run(spec);

@@ -18,7 +18,7 @@ use crate::harness::{
     BareShim, Containerd, PATIENCE, REFERENCE, TaskApi, eventually, oci_runtime, runtime_under_test,
 };
 
-/// The fields of the metrics that are set, as path and value.
+/// Paths and values of the metrics' fields, without fields that have no value.
 type Fields = BTreeMap<String, String>;
 
 const MEMORY_LIMIT: u64 = 64 << 20;

@@ -170,7 +170,8 @@ fn the_terminal_of_an_exec_can_be_resized() {
 
 #[test]
 fn a_size_set_before_the_start_applies_when_the_program_runs() {
-    // Only our shim is tested, because containerd's own shim does not keep the size.
+    // Only our shim is tested, because containerd's own shim does not keep a terminal's size that
+    // is set before the start.
     let host = Containerd::start();
     let (shim, api) = sleeping(&host, &runtime_under_test());
     let request = exec_in_terminal(&shim, "one", "stty size");

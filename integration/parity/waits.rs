@@ -1,4 +1,4 @@
-//! Wait calls at any time, and pauses.
+//! Tests of Wait at different moments of a task, and of calls for a paused task.
 
 use std::time::Duration;
 

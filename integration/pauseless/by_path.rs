@@ -1,5 +1,5 @@
-//! Calls that a future version of containerd will make. That containerd does not need a process in
-//! a sandbox, because it joins containers to namespaces by the paths that the shim returns.
+//! Calls that a future version of containerd will make. That version joins containers to namespaces
+//! by the paths that the shim returns. So a sandbox needs no process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

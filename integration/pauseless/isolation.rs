@@ -73,8 +73,8 @@ fn the_holder_is_in_the_pods_cgroup() {
             });
             lines.next()
         };
-        // With cgroup v2, the file has one line. With cgroup v1, the harness acts as kubelet and
-        // makes the pod's cgroup in these two hierarchies.
+        // With cgroup v2, `/proc/PID/cgroup` has one line, which names no controller. With cgroup
+        // v1, the harness makes the pod's cgroup only in the hierarchies of `cpu` and `memory`.
         for controller in ["cpu", "memory"] {
             let path = of(controller).or_else(|| of("")).unwrap_or_default();
             assert!(path.starts_with(&below), "{controller}: {cgroup}");

@@ -32,8 +32,9 @@ fn with_each(test: impl Fn(&Cri, Handler)) {
     }
 }
 
-/// Does the same as `with_each`, but with containerd 2.0 to 2.2 runs the test with a pause
-/// container. Skips the test with containerd 1, which may be configured without CRI.
+/// Does the same as `with_each`, but also supports containerd 2.0 to 2.2. With these versions, the
+/// test runs only with a pause container. Skips the test with containerd 1, which may be configured
+/// without CRI.
 #[track_caller]
 fn with_each_known(test: impl Fn(&Cri, Handler)) {
     if Version::of_containerd() < Version(2, 0) {

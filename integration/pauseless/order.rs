@@ -90,7 +90,8 @@ fn without_a_pause_container_annotations_need_not_be_passed_on() {
     play(&node, Handler::Pauseless);
 }
 
-/// An administrator exchanges the runtime handlers of a node while pods run.
+/// While pods run, an administrator gives each of usher's two runtime handlers the configuration of
+/// the other handler.
 #[test]
 fn a_pod_keeps_its_sandbox_when_the_handlers_change() {
     if !is_known() {

@@ -42,8 +42,8 @@ fn has_below(directory: &Path, inode: u64) -> bool {
         .any(|(path, found)| found.ino() == inode || found.is_dir() && has_below(&path, inode))
 }
 
-/// Containers can write to these files. In containerd's state directory, which is in the node's
-/// memory, the files could fill the memory.
+/// containerd's state directory is in the node's memory. Files that containers can write must not
+/// be there, because containers could then fill the memory.
 #[test]
 fn writable_files_of_a_pod_are_in_containerds_root_directory() {
     with_each(|node, handler| {

@@ -6,7 +6,7 @@ use super::{with_each, with_each_in_a_network};
 use crate::harness::{PodSpec, Version, oci_runtime};
 use usher_api::cri::{IDMapping, NamespaceMode, UserNamespace};
 
-/// The user id on the node that root in the pod has.
+/// The user id on the node to which the pod's root is mapped.
 const ROOT: u32 = 100_000;
 const USERS: u32 = 65_536;
 

@@ -45,7 +45,8 @@ pub fn refusal(key: &str, value: &str) -> Option<RemovedOption> {
     }
 }
 
-/// Returns a key without capitals and underscores, which containerd ignores.
+/// Returns a key in lower case and without underscores, so that different spellings of a key are
+/// equal.
 pub fn plain(key: &str) -> String {
     key.replace('_', "").to_ascii_lowercase()
 }

@@ -102,7 +102,8 @@ pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
     })
 }
 
-/// Converts the role of a container of this kind.
+/// Converts a container's role to the role in the API. The API has a separate role for a sandbox
+/// container, whatever role the shim's core gives that container.
 pub fn role(kind: ContainerKind, role: Role) -> api::Role {
     match (kind, role) {
         (ContainerKind::Sandbox, _) => api::Role::ROLE_SANDBOX,
@@ -243,8 +244,8 @@ fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     message.step = Some(api::StepName::from(step).into());
 }
 
-/// Converts an obstacle that is another container: returns what the waiting container misses there.
-/// `None` if the obstacle is something else, or if this version of usher does not know it.
+/// Converts an obstacle that is another container: returns the progress of that container. `None`
+/// if the obstacle is something else, or if this version of usher does not know the progress.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {

@@ -29,8 +29,8 @@ const OWN_CONFIG: Subject = Subject::new(Group::Configuration, "usher's configur
 /// Looks for the shim where containerd looks for it, asks containerd for its effective
 /// configuration, and checks the kernel and usher's own configuration file. Asks a running
 /// containerd which configuration it has loaded, and which features of the runtime it reports to
-/// kubelet. The command to run first stands at the top; each finding has a code, its cure, and its
-/// place in the manual. Changes nothing, and containerd need not run.
+/// kubelet. The report begins with the command to run first. Each finding has a code, its cure, and
+/// its place in the manual. Changes nothing, and containerd need not run.
 ///
 /// Fields with `-o json`: `containerd` (`program`, `version`, `config`, `pid`, null where unknown),
 /// `ok`, `first` (the command to run first, or null), and `findings`, each with `group`
@@ -86,8 +86,8 @@ impl Check {
 }
 
 impl Report {
-    /// The report about a node, for the end of `usher install`. The commands in its cures need no
-    /// options to find containerd.
+    /// The report of the checks at the end of `usher install`. The commands that it proposes have
+    /// no options such as `--config`.
     pub(super) fn of_installed(node: &Node) -> Report {
         Report::of(node, &Cures::of(node, &[]))
     }

@@ -54,7 +54,7 @@ fn only<T>(
     }
 }
 
-/// Degrees of a match, the worst first.
+/// Degrees to which a text matches a pod, from the worst to the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
     None,

@@ -15,11 +15,11 @@ use super::output::{self, Failure};
 use super::timeline::draw_all;
 use super::{inspect, json, metrics, node, ps};
 
-/// Limit of memory for parsing, in bytes for each byte of a manifest: a list item of two bytes (`-`
-/// and a line break) becomes a node.
+/// Memory that parsing may take, in bytes for each byte of the manifest. The number is high because
+/// two bytes (`-` and a line break) are already a list item, which becomes a node.
 const EACH: usize = 2048;
-/// Memory in bytes that parsing may take in addition to `EACH`, whatever the manifest's size: for
-/// values that aliases repeat.
+/// Memory that parsing may take in addition, in bytes. YAML aliases need this memory, because they
+/// can repeat many values even in a small manifest.
 const ANYWAY: usize = 1 << 24;
 
 /// The time of the output, in seconds since 1970.
@@ -48,8 +48,8 @@ pub fn explain(input: &[u8]) {
     }
 }
 
-/// Checks that the annotations of a pod need to be completed only once, and that the shim then
-/// accepts the pod.
+/// Completes a pod's annotations. Checks that a second completion changes nothing, and that the
+/// shim accepts the pod.
 fn assert_completed(mut pod: Pod) {
     let rules = Rules::default();
     let Ok(Some(completion)) = complete(&pod, &rules) else {

@@ -252,8 +252,8 @@ impl Node {
     }
 }
 
-/// The exit status of a listing. The pods of `silent` shims, which did not answer, are missing in
-/// it.
+/// The exit status of a command that lists pods. `silent` is the number of shims that did not
+/// answer, and whose pods the list therefore lacks.
 pub(super) fn status_of(silent: usize) -> ExitCode {
     match silent {
         0 => ExitCode::SUCCESS,

@@ -344,7 +344,7 @@ pub fn warn(what: &str) {
     let _ = writeln!(anstream::stderr(), "{}: {what}", styled(WARNING, "warning"));
 }
 
-/// Prints any other sentence to standard error.
+/// Prints a sentence that is neither an error nor a warning to standard error.
 pub fn note(what: &str) {
     let _ = writeln!(anstream::stderr(), "{}", printable(what));
 }

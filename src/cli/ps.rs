@@ -15,10 +15,11 @@ use usher_api as api;
 
 /// Lists the pods of this node that run under usher, with or without annotations
 ///
-/// READY counts the ready sidecars and apps, without ended ones: a pod that has done its work is
-/// 0/1 and Completed, as with kubectl. STATUS is Init:1/2 while init containers run, Init:Error if
-/// one failed, Sidecar:0/1 while sidecars start, Running, Defer:1/4 or Terminating while the pod
-/// terminates, and then Completed, Stopped, Terminated, Failed or Error.
+/// READY is the number of ready sidecars and apps, and the number of all. An ended container is not
+/// ready, so a pod that has done its work is 0/1 and Completed, as with kubectl. STATUS is Init:1/2
+/// while init containers run, Init:Error if one failed, Sidecar:0/1 while sidecars start, Running,
+/// Defer:1/4 or Terminating while the pod terminates, and then Completed, Stopped, Terminated,
+/// Failed or Error.
 ///
 /// If a shim does not answer, its pod is missing from the list, a warning names the shim, and the
 /// exit status is 1.
@@ -47,7 +48,7 @@ enum Format {
     /// For people
     #[default]
     Text,
-    /// For people, with the version of each pod's shim, which an upgrade of usher does not change
+    /// For people, with the version of each pod's shim (running shims are not upgraded)
     Wide,
     /// For programs: one JSON document
     Json,

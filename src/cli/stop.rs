@@ -47,7 +47,8 @@ struct Stopping {
     title: String,
     began: Instant,
     gives_up: Instant,
-    /// The kills of each container before the stop began.
+    /// Numbers of SIGKILLs that each container had got before the stop began, by the container's
+    /// name.
     kills: BTreeMap<String, Vec<api::Kills>>,
     /// The last printed state of each container.
     states: BTreeMap<String, String>,
@@ -119,8 +120,8 @@ impl Stop {
     }
 }
 
-/// The sockets of the running pods among `pods`. Prints an error for each other pod, and then
-/// returns false.
+/// Returns the sockets of the running pods among `pods`, and true if all of them run. Prints an
+/// error for each other pod.
 fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
     let mut sockets = Vec::new();
     for pod in pods {
@@ -262,7 +263,7 @@ impl Stopping {
         one
     }
 
-    /// The reason for the container's SIGKILL since the stop began, if any.
+    /// The reason for a SIGKILL that the container got after the stop began. None without SIGKILL.
     fn killed(&self, container: &api::Container) -> Option<&'static str> {
         let before = self.kills.get(&container.name);
         let before = |why| {

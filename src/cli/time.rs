@@ -20,14 +20,14 @@ pub(super) fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The time to which ages of a pod refer. For a running pod, this is the time of the shim's answer,
-/// by the clock of its node. For an ended pod, it is the present time.
+/// The time up to which a pod's ages are counted. For a running pod, this is the time of the shim's
+/// answer, by the node's clock. For an ended pod, it is the present time.
 pub(super) fn observed(pod: &api::Pod) -> f64 {
     let said = seconds(&pod.now).filter(|_| pod.ended.is_none());
     said.unwrap_or_else(now)
 }
 
-/// A message's duration, in seconds.
+/// Converts a protobuf duration to seconds. None if the field is not set.
 pub(super) fn duration(duration: &MessageField<DurationMessage>) -> Option<f64> {
     duration
         .as_ref()

@@ -8,8 +8,8 @@ use protobuf::{Enum, EnumFull, EnumOrUnknown};
 use usher_api as api;
 use usher_core::plan::Signal;
 
-/// The suffix that the name of value 0 has in every enum. The rest of that name is the prefix of
-/// all names in the enum.
+/// Suffix of the name of value 0 in every enum. All names of an enum begin with the enum's prefix:
+/// `PHASE_UNKNOWN` is the prefix `PHASE_` and this suffix.
 const UNKNOWN: &str = "UNKNOWN";
 
 /// The word for a value, such as `backing-off`.
@@ -183,13 +183,14 @@ pub(super) fn remedies(all: &[&api::Remedy]) -> Vec<String> {
     native.into_iter().chain(guest).collect()
 }
 
-/// A container state within a sentence.
+/// The words for a container state within a sentence, such as "waiting to be restarted".
 pub(super) fn state(state: EnumOrUnknown<api::State>) -> String {
     let known = api::state_of(state.enum_value_or_default());
     known.map_or_else(|| word(state), |state| state.to_string())
 }
 
-/// The effect when a wait reaches its time limit, as a clause.
+/// The effect when a wait reaches its time limit, worded as the end of a sentence like "in 5s at
+/// the latest …".
 pub(super) fn then(then: EnumOrUnknown<api::Then>) -> &'static str {
     match then.enum_value_or_default() {
         api::Then::THEN_START_FAILS => "its Start fails",
@@ -273,7 +274,7 @@ mod tests {
     use super::*;
     use usher_core::lifecycle::Step;
 
-    /// The words of all values of an enum except the unknown one.
+    /// The words of an enum's values, without value 0 (`UNKNOWN`).
     fn words<E: EnumFull>() -> Vec<String> {
         let known = E::VALUES.iter().filter(|value| value.value() != 0);
         known

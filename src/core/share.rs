@@ -1,4 +1,5 @@
-//! Limits work that clients can request without limit to a share of one CPU core.
+//! A limit on the CPU time of work that clients can request as often as they like. The limit is a
+//! share of one CPU core.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +7,20 @@ use std::time::Duration;
 
 use crate::lifecycle::Time;
 
-/// A limit on the CPU time of some work: a share of one core. Work may spend some CPU time in
-/// advance. Spent CPU time is paid off as time passes.
+/// A limit on the CPU time of some work: a share of one core. Spent CPU time is a debt, which is
+/// paid off as time passes. Work may begin while the debt is small.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
-    /// Seconds that it takes to pay off one second of CPU time.
+    /// Seconds that must pass to pay off a debt of one second of CPU time.
     pace: u32,
-    /// CPU time that may be spent in advance, before work has to wait.
+    /// Largest debt in CPU time. Work has to wait if its expected cost would make the debt larger.
     ahead: Duration,
-    /// The time when everything spent so far is paid off.
+    /// The time when the whole debt is paid off.
     paid_at: Time,
 }
 
 impl Share {
-    /// Returns a share of 1/`pace` of a core, with nothing spent.
+    /// Returns a share of 1/`pace` of a core, without a debt.
     pub const fn new(pace: u32, ahead: Duration) -> Share {
         Share {
             pace,
@@ -28,25 +29,25 @@ impl Share {
         }
     }
 
-    /// Returns when work with this expected cost may begin. Work that costs more than the advance
-    /// begins when everything is paid off.
+    /// Returns the time from which work with this expected cost may begin. Work that costs more
+    /// than the largest debt has to wait until the whole debt is paid off.
     pub fn free_at(&self, expected: Duration) -> Time {
         self.paid_at
             .before(self.in_time(self.ahead.saturating_sub(expected)))
     }
 
-    /// The time needed to pay off this much CPU time.
+    /// Returns the time in which a share of 1/`pace` of a core provides the CPU time `cost`.
     pub fn in_time(&self, cost: Duration) -> Duration {
         cost.saturating_mul(self.pace)
     }
 
-    /// Charges CPU time that work takes at `now`.
+    /// Charges the CPU time `cost` at the time `now`. The charge adds to the debt.
     pub fn spend(&mut self, now: Time, cost: Duration) {
         self.paid_at = self.paid_at.max(now).after(self.in_time(cost));
     }
 
-    /// Refunds CPU time that was charged at `then` and that the work did not need. The part that
-    /// has been paid off since `then` is not refunded.
+    /// Refunds CPU time that was charged at `then`, but that the work did not need. The time that
+    /// has passed since `then` has paid off a part of this charge. Only the rest is refunded.
     pub fn give_back(&mut self, now: Time, then: Time, cost: Duration) {
         let paid = now.since(then);
         self.paid_at = self.paid_at.before(self.in_time(cost).saturating_sub(paid));

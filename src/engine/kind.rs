@@ -71,7 +71,7 @@ pub trait EngineKind: fmt::Debug + Sync {
 pub struct StartOptions {
     /// Name or path of the OCI runtime; empty for the default.
     pub binary_name: String,
-    /// Cgroup of the shim; empty for that of its starter.
+    /// Cgroup of the shim. If empty, the shim stays in the cgroup of the process that started it.
     pub shim_cgroup: String,
 }
 

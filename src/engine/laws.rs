@@ -19,21 +19,22 @@ use usher_linux::stdio::Streams;
 /// Generous time limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Time after which an event counts as not happening.
+/// Time to wait before a test concludes that an event does not happen. Programs also get this time
+/// to install their signal handlers.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// The environment in which an engine is tested.
 pub trait Testbed {
     fn engine(&self) -> Arc<dyn Engine>;
 
-    /// An order for a container with this ID, whose program behaves as `runs`. Programs of its
-    /// execs behave as `execs`.
+    /// The request to create a container with this ID. The container's program behaves as `runs`
+    /// says, and the programs of its execs behave as `execs` says.
     fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order;
 
-    /// An order for a container that cannot be created.
+    /// The request to create a container. The creation fails.
     fn broken_order(&self, id: &str) -> Order;
 
-    /// An order for an exec.
+    /// The request to execute a program in a container. The program behaves as `execs` says.
     fn exec(&self, exec_id: &str, execs: Runs) -> ExecOrder;
 
     /// True if the container's program was executed at any time.
@@ -358,7 +359,7 @@ async fn a_creation_that_fails_leaves_nothing(testbed: &dyn Testbed) {
     let created = soon(container.create(&order, options, &token)).await;
     assert!(created.is_err());
     assert_eq!(testbed.left_of("broken"), "");
-    // A creation that is canceled before it begins leaves nothing either.
+    // A creation that is canceled before it begins leaves nothing behind.
     let order = testbed.order("broken", true, Runs::UntilTold, Runs::UntilTold);
     let (container, _) = testbed.engine().read(&order, None).expect("a bundle");
     token.cancel();

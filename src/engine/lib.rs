@@ -79,9 +79,9 @@ pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The engine of a shim. It makes a container from each bundle.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// Returns the options of a container's order with the content of the file that the options
-    /// name. Returns `None` if they name no file. Reading the file is work, because a disk can
-    /// stall it.
+    /// Returns work that reads the file named in the options of a Create, because a slow disk can
+    /// delay the read. The work returns the options with the content of the file. `None` if the
+    /// options name no file.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
     }
@@ -122,7 +122,7 @@ pub struct Order {
     /// Directory of the checkpoint to restore the container from; empty for none.
     pub checkpoint: String,
     /// The request for a sandbox, if this container is a pod's sandbox without a pause container.
-    /// Its bundle is empty.
+    /// The bundle is then empty.
     pub sandbox: Option<SandboxOrder>,
 }
 
@@ -145,7 +145,7 @@ pub struct Sandbox {
     pub pid: i32,
     /// The namespaces of the sandbox's process.
     pub namespaces: Namespaces,
-    /// The parts that the shim has made; `None` with a pause container.
+    /// The parts of the sandbox that the shim has made; `None` if the pod has a pause container.
     pub own: Option<Arc<OwnSandbox>>,
 }
 
@@ -187,9 +187,9 @@ pub struct Facts {
 /// [release](Init::release) or an [exec](Init::exec).
 #[async_trait]
 pub trait Container: fmt::Debug + Send + Sync {
-    /// Creates the container as it was [read](Engine::read), with its root file system and streams.
-    /// The container's program is not executed yet: the init process is parked, or the container is
-    /// still to be restored.
+    /// Creates the container that [`Engine::read`] has read from its bundle, with its root file
+    /// system and streams. The container's program is not executed yet: the init process waits for
+    /// its release, or the container is still to be restored.
     ///
     /// Law: a failure leaves no process, mount or cgroup behind.
     ///
@@ -204,7 +204,7 @@ pub trait Container: fmt::Debug + Send + Sync {
     ) -> Result<Created, EngineError>;
 
     /// Restarts the container in place after its init has exited: with the same root file system
-    /// and streams, and with all updates of its resources. The new init is parked.
+    /// and streams, and with all updates of its resources. The new init waits for its release.
     ///
     /// Laws: no earlier process of the container is left when the new one is created. A failure
     /// leaves no process or cgroup behind. Once canceled, the call waits for nothing more, because
@@ -252,8 +252,8 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// the streams of the container's init. Never waits; a message that cannot be written is lost.
     ///
     /// If `last_words` is set, the message says why the container is ended. Then the message also
-    /// goes into the termination message, which kubelet reads after the exit. Returns the write of
-    /// the termination message as work, because a disk may stall it.
+    /// goes into the termination message, which kubelet reads after the exit. A slow disk may delay
+    /// that write. So this method returns work that ends when the termination message is written.
     fn write_message(
         &self,
         streams: Option<&Streams>,
@@ -362,17 +362,18 @@ pub trait Init: fmt::Debug + Send + Sync {
     /// in its name.
     fn pod_cgroup(&self, uid: &str) -> Option<Arc<dyn PodCgroup>>;
 
-    /// Returns the namespaces that the pod's other containers share, if this is the init of their
-    /// sandbox.
+    /// Returns the namespaces and files of this container that the pod's other containers share.
+    /// Called only if this container is the pod's sandbox.
     fn shared(&self) -> Sandbox;
 
-    /// Releases the container, and returns once its program is executed. `gone` resolves when the
-    /// exit of the init was reported. The release then returns soon.
+    /// Releases the container, and returns once the init process has executed the container's
+    /// program. `gone` resolves when the exit of the init was reported. The release then returns
+    /// soon.
     ///
-    /// Laws: the future is never dropped early, because that kills a container of runc's. The
-    /// program of a frozen container is not executed before the thaw. Success means that the
-    /// program was executed, or will be when the container is thawed. The program may have exited
-    /// already.
+    /// Callers must not drop the future early: with runc, that kills the container.
+    ///
+    /// Success means that the program was executed, and may have exited already. If the container
+    /// is frozen, the program is executed only after the thaw, but the release may succeed before.
     ///
     /// # Errors
     ///
@@ -542,7 +543,7 @@ pub struct ProbeEnvironment {
 /// The request for a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Directory for the files.
+    /// Directory for the files of the checkpoint.
     pub image: PathBuf,
     /// Directory for criu's own files; `None` for a temporary one.
     pub work: Option<PathBuf>,
@@ -639,8 +640,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The CPU quota and the CPU weight that result from these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;
 
-    /// True if a cgroup manager (systemd) may restore the values that it knows. The manager then
-    /// has to be [notified](PodCgroup::notify_manager) of changes.
+    /// True if a cgroup manager (systemd) may overwrite the shim's values with older ones. The
+    /// manager then has to be [notified](PodCgroup::notify_manager) of changes.
     fn is_managed(&self) -> bool;
 
     /// Tells the cgroup manager the current values.
@@ -658,7 +659,7 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// If the note cannot be written.
     fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()>;
 
-    /// Removes the note again.
+    /// Removes the note that [`leave_note`](PodCgroup::leave_note) wrote.
     fn remove_note(&self, bundle: &Path);
 }
 

@@ -37,7 +37,8 @@ struct Memory {
 }
 
 impl Resources {
-    /// Parses an Update. Malformed JSON counts as no change, because the OCI runtime reports it.
+    /// Parses an Update. Malformed JSON yields no change and no error here: the OCI runtime gets
+    /// the same JSON, and reports the error.
     pub fn parse(json: &[u8]) -> Resources {
         serde_json::from_slice(json).unwrap_or_default()
     }
@@ -89,7 +90,7 @@ mod tests {
             let shares = millis * 1024 / 1000;
             assert_eq!(request(shares), Millicores(millis));
         }
-        // kubelet sets two shares for a container without a CPU request.
+        // kubelet sets `cpu.shares` to 2 for a container without a CPU request.
         assert_eq!(request(2), Millicores(0));
     }
 

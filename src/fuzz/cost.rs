@@ -13,7 +13,7 @@ const SHARE: usize = 32 * 1024;
 const SLOWNESS: u32 = if cfg!(debug_assertions) { 15 } else { 1 };
 /// Bytes that may be allocated at the same time for each byte of annotations.
 const MEMORY: usize = 48;
-/// Bytes that may be allocated at the same time in addition, whatever the size of the annotations.
+/// Additional bytes that may be allocated at the same time, for annotations of any size.
 const MEMORY_ANYWAY: usize = 8 * 1024;
 /// Number of attempts to stay within a time bound. One success suffices, because interrupts and
 /// other threads can only make a measurement longer.
@@ -57,8 +57,8 @@ const JUDGED_IN: Duration = Duration::from_millis(50);
 const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
 /// Bytes that may be allocated at the same time for each byte of a review or a manifest.
 const JUDGED: usize = 4;
-/// Bytes that may be allocated at the same time in addition, whatever the size of the input. A
-/// constant suffices for the containers, because a pod has at most 1,000 of them.
+/// Bytes that may be allocated at the same time in addition to [`JUDGED`], whatever the size of the
+/// input. They also cover the containers, because a pod has at most 1,000 of them.
 const JUDGED_ANYWAY: usize = 8 << 20;
 /// Bound like [`JUDGED`], but for the sum of all allocations. It detects steps that are repeated
 /// too often.
@@ -117,7 +117,8 @@ pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnO
 ///
 /// # Panics
 ///
-/// If each call takes more CPU time of this thread than `anyway`, plus `each` for each byte.
+/// If each call takes more of this thread's CPU time than `anyway + each * size`. The bound is
+/// larger in a program without optimization and on a slow machine.
 #[allow(
     dead_code,
     reason = "not every crate that has this file reads messages"

@@ -27,7 +27,7 @@ const LABEL: &str = "app=usher-view";
 
 /// Container of the DaemonSet's pods.
 const CONTAINER: &str = "view";
-/// Path of `usher` in that container.
+/// Path of `usher` in the container `view`.
 const USHER: &str = "/usher/usher";
 
 /// Maximum number of nodes on which `usher` runs at the same time.
@@ -87,7 +87,7 @@ pub type Parse<T> = fn(&str) -> anyhow::Result<T>;
 pub enum NoAnswer {
     /// The user may not execute commands in the node's pod. Holds the API server's message.
     Forbidden(String),
-    /// Another reason, as the end of a sentence.
+    /// Any other reason, worded to follow "node … does not answer:".
     Other(String),
 }
 

@@ -24,8 +24,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Attributes of a file of this process's user that need not survive a power failure: the file
-    /// is in memory, or is soon removed.
+    /// Returns attributes with the permission bits `mode`, for a file of this process's user. The
+    /// file need not survive a power failure, because it is in memory or is soon removed.
     pub fn with_mode(mode: u32) -> Replacement {
         Replacement {
             mode,

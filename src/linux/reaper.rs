@@ -114,7 +114,8 @@ pub struct ParentThread {
     _end: mpsc::Sender<()>,
 }
 
-/// The right to claim the process that a running command will start.
+/// Makes the reaper keep the exits of unknown processes while a command starts a process. So the
+/// caller can [claim](Expectation::claim) that process even after the exit of the process.
 #[derive(Debug)]
 pub struct Expectation {
     reaper: Reaper,
@@ -161,8 +162,8 @@ impl Reaper {
         }
     }
 
-    /// Returns the same reaper for one container, with a separate limit on threads for work that
-    /// can stall.
+    /// Returns a handle of this reaper for one container. The handle has its own limit on the
+    /// threads for work that can stall.
     pub fn with_own_threads(&self) -> Reaper {
         Reaper {
             threads: Threads::default(),
@@ -232,7 +233,7 @@ impl Reaper {
             let (sender, spawned) = mpsc::channel();
             offload::start(move || {
                 let _ = sender.send(reaper.spawn_here(command));
-                // This returns when the parent is dropped.
+                // Wait until the caller drops the `ParentThread`.
                 let _ = its_end.recv();
             })?;
             let spawned = spawned.recv().map_err(io::Error::other)??;
@@ -279,8 +280,9 @@ impl Reaper {
         })
     }
 
-    /// Announces a command that starts a process and then reports its id. The caller claims the
-    /// process when the command is over; the process may have exited by then.
+    /// Prepares the reaper for a command that starts a process and then reports the process id.
+    /// With the returned value the caller claims the process after the command, even if the process
+    /// has exited.
     pub fn expect(&self) -> Expectation {
         let mut table = self.lock();
         table.expected = table.expected.saturating_add(1);
@@ -325,7 +327,8 @@ impl Reaper {
         self.lock().reserved.insert(pid, false);
     }
 
-    /// Collects a reserved process, now or when it exits.
+    /// Lets the reaper collect a [reserved](Reaper::reserve) process: now if the process has exited
+    /// already, otherwise when it exits.
     pub fn free(&self, pid: i32) {
         let was_reserved = self.lock().reserved.remove(&pid).is_some();
         if was_reserved {
@@ -368,8 +371,9 @@ impl Expectation {
             None => {
                 // The meter does not count this process, because it belongs to the container.
                 let child = table.wait_for(pid, None);
-                // The process may have exited already, while another, reserved zombie kept wait(2)
-                // from returning it.
+                // The process may have exited, and the reaper may have missed it: wait(2) for any
+                // child returns a reserved zombie again and again, and no other process. So ask for
+                // this process by its id.
                 table.collect_if_ended(pid);
                 child
             }
@@ -453,8 +457,8 @@ impl Table {
     }
 
     /// Collects exits while processes are reserved. wait(2) for any child would return the same
-    /// reserved zombie again and again. So this function asks for each awaited process by its id.
-    /// Then it collects orphans until the first child that the kernel returns is a reserved zombie.
+    /// reserved zombie again and again. So this function first asks for each awaited process by its
+    /// id. Then it collects orphans, in the kernel's order, and stops at the first reserved zombie.
     fn reap_all_but_reserved(&mut self, search: Search) {
         let waiting = self.waiting.keys().copied();
         let unknown = self.reserved.iter().filter(|(_, is_known)| !**is_known);
@@ -466,8 +470,8 @@ impl Table {
         let mut last = None;
         loop {
             match sys::first_ended(is_own_only) {
-                // This is a reserved zombie. The kernel returns it each time, so the orphans after
-                // it are out of reach.
+                // This zombie is reserved, so it stays. Each further call would return the same
+                // zombie, and no orphan after it.
                 Ok(first) if first.is_some_and(|pid| self.reserved.contains_key(&pid)) => break,
                 // The kernel returns the same process again, so it cannot be collected.
                 Ok(Some(pid)) if last == Some(pid) => break,
@@ -488,7 +492,9 @@ impl Table {
         }
     }
 
-    /// Collects orphans that the kernel does not return because a reserved zombie comes first.
+    /// Collects the orphans that come after a [reserved](Reaper::reserve) zombie in the kernel's
+    /// list. wait(2) for any child never returns these orphans, because it returns the zombie each
+    /// time.
     fn reap_hidden(&mut self, search: Search) {
         if search == Search::Parents {
             let now = Instant::now();

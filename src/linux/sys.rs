@@ -39,13 +39,14 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Spawns a command whose process does not ignore glibc's internal signals.
+/// Spawns a command, and gives glibc's internal signals 32 and 33 their default action in the
+/// child.
 ///
-/// std uses glibc's `posix_spawn`. Its child ignores signal 32 (`SIGCANCEL`), and so does each
-/// program that the child executes, in the end every container of a pod. If a command has a
-/// `pre_exec` step, std calls fork(2) instead, whose child ignores no further signals. The step
-/// here also resets these signals, because this process may have inherited them as ignored: systemd
-/// starts its services with `posix_spawn`, too.
+/// Without a `pre_exec` step, std would call glibc's `posix_spawn`. Its child ignores signal 32
+/// (`SIGCANCEL`), and so does each program that the child executes, in the end every container of a
+/// pod. With a step, std calls fork(2), which changes no signal's action. The step itself resets
+/// both signals, because this process may ignore them: systemd starts its services with
+/// `posix_spawn`, too.
 ///
 /// # Errors
 ///
@@ -65,7 +66,8 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
 fn heed_internal_signals() -> io::Result<()> {
     /// The kernel's `sizeof(sigset_t)`.
     const SET_SIZE: usize = 8;
-    // The value is the kernel's `struct sigaction`, of at most four words: `SIG_DFL`, and no flags.
+    // The value has the layout of the kernel's `struct sigaction`, which has at most four words.
+    // Zeros mean `SIG_DFL` and no flags.
     let default = [0_u64; 4];
     for signal in [32, 33] {
         // Make the system call directly, because glibc's function refuses these signals.
@@ -246,7 +248,7 @@ fn wait(which: libc::idtype_t, id: libc::id_t, flags: libc::c_int) -> io::Result
 /// no code owns these descriptors. Does nothing on kernels before 5.9.
 pub fn close_all_from(first: u32) {
     // SAFETY: close_range(2) takes three integers and touches no memory. At the beginning of a
-    // process no descriptor has an owner that this would break.
+    // process, no code owns these descriptors yet, so no code loses a descriptor.
     let _ = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
 }
 

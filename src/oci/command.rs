@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use usher_core::process::ExitStatus;
 use usher_linux::cgroup::Place;
@@ -152,8 +152,8 @@ impl OciRuntime {
         }
     }
 
-    /// Spawns a command and waits for its exit. The spawn has the same time limit, because a disk
-    /// may stall it.
+    /// Spawns a command and waits for its exit. The time limit covers both, because a disk may
+    /// stall the spawn.
     async fn wait_for(
         &self,
         command: Command,
@@ -161,13 +161,15 @@ impl OciRuntime {
         cancel: impl Future<Output = ()>,
     ) -> io::Result<Waited> {
         let mut cancel = pin!(cancel);
+        let began = Instant::now();
         let spawned = tokio::select! {
             biased;
             child = self.reaper.spawn(command) => child,
             () = &mut cancel => return Ok(Waited::Canceled),
             () = sleep(limit) => return Ok(Waited::Late),
         };
-        spawned?.wait_within(&self.reaper, limit, cancel).await
+        let left = limit.saturating_sub(began.elapsed());
+        spawned?.wait_within(&self.reaper, left, cancel).await
     }
 
     /// A unique file name in the bundle.

@@ -76,7 +76,8 @@ pub(super) struct OciContainer {
     pub has_poststop_hooks: bool,
 }
 
-/// A reference to a container, which implements [`Container`]. Each [`OciInit`] has another one.
+/// A reference to a container. [`Container`] is implemented for the reference and not for
+/// [`OciContainer`], because each new [`OciInit`] keeps a copy of the reference.
 #[derive(Debug)]
 pub(super) struct Handle(pub Arc<OciContainer>);
 
@@ -99,8 +100,8 @@ impl Container for Handle {
         let mut runtime = self.runtime.under(token);
         runtime.within(limits::of_create(options.call_timeout));
         if let Some(sandbox) = &self.shares {
-            // This runs on a thread, because a disk may stall the check that the sources of the
-            // owner's mounts exist.
+            // `share` checks that the sources of the container's mounts exist. A disk may stall
+            // this check, so `share` runs on a separate thread.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -166,9 +167,9 @@ impl Container for Handle {
             Err(error) => Err(error.into()),
         };
         if completed.is_err() {
-            // If the restart was canceled, the container's exit is published only after this call.
-            // So this call removes only mounts, processes and cgroups. The deletion of the
-            // container later removes the rest of the state.
+            // A canceled restart must end soon, because the container's exit is published only
+            // afterward. So only mounts, processes and cgroups are removed here. The deletion of
+            // the container later removes the rest of the state.
             if token.is_canceled() {
                 let state = runtime.state_dir(&self.id);
                 rootfs::unmount_state(&state, self.reaper.threads()).await;

@@ -146,7 +146,7 @@ impl Verb {
         Duration::from_secs(match self {
             Verb::Create | Verb::Start | Verb::Exec => 100,
             Verb::Pause | Verb::Resume | Verb::Update => 30,
-            // The limit is long enough to write or read much memory.
+            // Long enough to write or read the memory of a large container.
             Verb::Checkpoint | Verb::Restore => 600,
             Verb::Kill => 5,
             Verb::Delete => 8,

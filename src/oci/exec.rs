@@ -90,8 +90,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the OCI process of the exec. Other fields of the request say whether the exec has a
-    /// terminal and how large the terminal is. The OOM score may be lowered.
+    /// Returns the OCI process of the exec, as JSON. Sets the terminal and its size as other fields
+    /// of the request say. Lowers the process's OOM score if it exceeds the upper limit in the
+    /// request.
     fn spec(&self) -> serde_json::Result<Cow<'_, [u8]>> {
         let order = &self.order;
         let mut spec: Map<String, Value> = serde_json::from_slice(&order.spec)?;

@@ -30,8 +30,8 @@ use super::{OciRuntime, state};
 const UNITS: &str = "/run/systemd/transient";
 
 /// Time limit for systemd to stop the scope of an exited container. After that time `runc delete`
-/// has to stop the scope. The time limit of `runc delete` is so short that both together fit into
-/// containerd's.
+/// has to stop the scope. This limit and the limit of `runc delete` together are shorter than the
+/// time that containerd allows for all work after an exit.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
 /// Time limit for systemd to forget the stopped scope.
 const FORGOTTEN_WITHIN: Duration = Duration::from_millis(300);
@@ -42,8 +42,9 @@ const EVENTS: &str = "cgroup.events";
 /// Line in `cgroup.events` if no process is in the cgroup or below it.
 const EMPTY: &str = "populated 0";
 
-/// Number of checks that may find a process in the cgroup before `runc delete` has to take over. A
-/// process that was just reaped may still be in its cgroup.
+/// Maximum number of times that the shim waits for the last process to leave the cgroup. After
+/// that, the shim runs `runc delete` instead. A process that was just reaped may still be in its
+/// cgroup.
 const LEAVES_WITHIN: usize = 4;
 
 /// Cleans up the state of container `id`, whose init has exited and which has no poststop hooks.
@@ -92,7 +93,7 @@ async fn is_stopped(cgroup: &Path, units: &Path) -> bool {
         let mut leaving = 0..LEAVES_WITHIN;
         while let Ok(events) = fs::read_to_string(cgroup.join(EVENTS)) {
             let is_empty = events.lines().any(|line| line == EMPTY);
-            // Processes that stay keep the scope from stopping.
+            // systemd does not stop the scope while processes remain in it.
             if !is_empty && leaving.next().is_none() {
                 return false;
             }

@@ -20,7 +20,8 @@ use super::{sandbox as sandboxes, state};
 
 /// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 96;
-/// Bytes that may be allocated at the same time in addition, whatever the size of the input.
+/// Bytes that may be allocated at the same time even for an empty input. [`EACH`] is added for each
+/// byte of input.
 const ANYWAY: usize = 128 * 1024;
 
 /// Bound like [`EACH`], for the JSON of a process. It is higher, because in a list the two bytes
@@ -98,7 +99,8 @@ pub fn bundle(input: &[u8]) {
     assert_eq!(before, after);
 }
 
-/// Asserts that a container gets the pod's file, and that everything except its mounts stays.
+/// Asserts that a container's configuration gets a mount of the pod's `/etc/hosts`, and that
+/// nothing else than its mounts changes.
 fn assert_shared(config: &str) {
     let files = [("/etc/hosts", PathBuf::from("/b/hosts"))];
     let share = |config: &str| with_shared(config, &files);
@@ -130,8 +132,10 @@ fn assert_one_place(before: &str, after: &str) {
     let pairs = before.iter().rev().zip(after.iter().rev());
     let end = pairs.take_while(same).count();
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
-    // If the field after the score begins with the same letters, the compared difference may begin
-    // within the score's field.
+    // The next field may begin with the same letters as the new field of the score. For example,
+    // `{"old":1}` becomes `{"oomScoreAdj":5,"old":1}`. Then the difference begins at the second
+    // `o`, and the inserted text is `omScoreAdj":5,"o`. In each case the inserted text is a part of
+    // the new field written twice.
     let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }

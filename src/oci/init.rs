@@ -31,7 +31,7 @@ use super::{OciPodCgroup, OciRuntime, retry_on_exhaustion};
 /// short, because the container's exit is reported only afterwards.
 const KILLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time limit for the shim to kill the processes that still remain after that command.
+/// Time limit for the shim to kill the processes that the OCI runtime's `kill` has left.
 const REST_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time limit for the OCI runtime to start the postStart handler. As with kubelet, the handler

@@ -44,9 +44,10 @@ pub(super) struct Leftover {
     id: String,
     runtime: OciRuntime,
     cgroups: BTreeSet<PathBuf>,
-    /// Lock on the runtime's state of the container, because two `delete` commands may find the
-    /// same container: its own, and that of the pod's first container. `None` if the runtime has no
-    /// state of the container, or if the other command has held the lock for too long.
+    /// Lock on the runtime's state of the container. Two `delete` commands may find the same
+    /// container: the `delete` for this container, and the `delete` for the pod's first container.
+    /// `None` if the runtime has no state of the container, or if the other command has held the
+    /// lock for too long.
     _lock: Option<Flock<File>>,
 }
 
@@ -107,8 +108,8 @@ impl Leftover {
 }
 
 /// Finds what is left of the pod's first container and of the others, all at the same time. Each
-/// search may have to wait for a command of the OCI runtime, and the first container's also for
-/// another `delete`.
+/// search may wait for a command of the OCI runtime. The search for the first container may also
+/// wait for another `delete`.
 pub(super) fn find_all(
     namespace: &str,
     first: &Joined,

@@ -27,9 +27,10 @@ pub fn of_create(call_timeout: Option<Duration>) -> Duration {
 
 /// Number of times that a container's deletion has exceeded its limit.
 ///
-/// A deletion that hangs may succeed when it is tried again. A slow deletion, as on a busy node
-/// with systemd, would start over forever, so each timeout doubles the limit. The caller gives up
-/// before such a deletion is over, and finds the container deleted at the next call.
+/// Each timeout doubles the time limit of the next attempt. A first attempt that hangs is soon
+/// over, and the next one may succeed. A slow deletion, as on a busy node with systemd, needs the
+/// longer limit, because each attempt starts from the beginning. The caller may give up before a
+/// long attempt is over. Its next call then finds the container deleted.
 #[derive(Debug, Default)]
 pub struct TimeLimits(AtomicU32);
 

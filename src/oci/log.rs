@@ -14,8 +14,8 @@ use serde_json::Deserializer;
 /// Maximum number of bytes that are read, at the end of the log, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
-/// Maximum number of times that parsing starts at a brace. The brace may begin no object, and then
-/// the parser reads the same text again, so this limits its work.
+/// Maximum number of braces at which parsing starts. If no log entry begins at a brace, the parser
+/// reads the same text again from the next brace. The limit keeps this work small.
 const FALSE_BEGINNINGS: usize = 256;
 
 #[derive(Default, Deserialize)]
@@ -49,7 +49,8 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // Parsing continues where it stopped, but at least after the brace.
+        // The next parser begins where this parser has stopped. If this parser has stopped at the
+        // opening brace of `object`, the next parser begins just after the brace.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();

@@ -48,7 +48,8 @@ pub struct Options {
     pub task_api_version: u32,
 }
 
-/// Names of the options in the copy in the bundle.
+/// Names of all options. They are the names of the fields of [`Options`], and the keys in the
+/// bundle's copy of the options.
 const NAMES: [&str; 13] = [
     "no_pivot_root",
     "no_new_keyring",
@@ -387,7 +388,9 @@ mod tests {
         let is_configured = |any: &Any| are_configured(any, &from_any(Some(any)).unwrap());
         assert!(!is_configured(&sent(|_| {})));
         assert!(is_configured(&sent(|options| options.set_io_uid(7))));
-        // A message without the address comes from the configuration, even if the message is empty.
+        // Without options in its configuration, containerd sends only the address of the Task API.
+        // So a message without the address comes from the configuration, even if the message is
+        // empty.
         assert!(is_configured(&any(RUNC, Vec::new())));
         assert!(!is_configured(&any(GENERIC, Vec::new())));
         assert!(is_configured(&wrapped(3, "SystemdCgroup = false\n")));
@@ -444,8 +447,8 @@ mod tests {
         );
     }
 
-    /// An old bundle may name the removed runtime; the `delete` command of a newer shim has to read
-    /// its options all the same.
+    /// An old bundle may name `usher-libcontainer`, an OCI runtime that usher no longer has. The
+    /// `delete` command of a newer shim must still read the options of this bundle.
     #[test]
     fn a_bundle_that_names_the_removed_runtime_can_still_be_cleaned_up() {
         let dir = tempfile::tempdir().unwrap();

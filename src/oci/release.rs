@@ -1,4 +1,4 @@
-//! Releases a parked container, whose init waits to execute the program.
+//! Releases a container whose init process waits to execute the program.
 //!
 //! runc's init waits until a reader opens `<root>/<id>/exec.fifo`, writes one byte, and executes
 //! the program. `runc start` opens the FIFO too, but in a process of its own, which costs five
@@ -26,13 +26,13 @@ use super::{OciRuntime, state};
 /// Name of runc's processes until they execute the program (`libcontainer/nsenter`).
 const PARKED: &[u8] = b"runc:[2:INIT]";
 
-/// Number of the first checks whether the program was executed, and the pause between two checks.
-/// These pauses block the thread, because an execution takes a fraction of a millisecond, less than
-/// a tick of tokio's timer.
+/// Number of quick checks, and the pause after each. The checks find out if the container's program
+/// has been executed. The pauses block the thread, because an execution takes a fraction of a
+/// millisecond, less than a tick of tokio's timer.
 const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 
-/// Number of further checks, on a busy machine, and the pause between two of them, on tokio's
-/// timer.
+/// Number of slow checks, and the pause after each. On a busy machine they follow the quick checks.
+/// The pauses use tokio's timer, so they do not block the thread.
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
@@ -63,8 +63,9 @@ pub async fn release(
     let (is_open, is_gone) = tokio::select! {
         biased;
         byte = read_byte(&gate) => (byte.map_err(|error| cannot("read", error))?, false),
-        // The init is gone, so closing the FIFO can no longer kill it. If the FIFO has the byte,
-        // the init died after the execution. Otherwise it died before.
+        // The init has exited, so closing the FIFO can no longer kill it. Just before the execution
+        // of the program, the init writes a byte into the FIFO. If the FIFO has the byte, the
+        // program was executed. Otherwise the init died before the execution.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
@@ -73,8 +74,8 @@ pub async fn release(
     // As long as this file exists, runc treats the container as not started yet.
     std::fs::remove_file(&fifo).map_err(|error| cannot("remove", error))?;
     if !is_gone {
-        // From here on the execution cannot fail. If the init exits before the shim sees the
-        // execution, the program has been executed, too.
+        // From here on the execution cannot fail. So the program has been executed even if the shim
+        // notices only the exit of the init.
         tokio::select! {
             biased;
             () = see_execution(&gate, pid) => {}
@@ -154,7 +155,8 @@ mod tests {
 
     use super::*;
 
-    /// A parked container's state directory, as runc leaves it, and its FIFO.
+    /// The state directory and the FIFO that runc leaves for a container whose program is not
+    /// executed yet.
     fn parked(dir: &Path) -> (OciRuntime, PathBuf) {
         let options = Options {
             root: dir.display().to_string(),
@@ -169,7 +171,7 @@ mod tests {
         (runtime, fifo)
     }
 
-    /// A process with the name of a parked process of runc's.
+    /// Starts a process that has the name of runc's init process ([`PARKED`]).
     fn init() -> Child {
         let mut init = Command::new("/bin/sh")
             .args([

@@ -124,7 +124,7 @@ impl OciRuntime {
         }
     }
 
-    /// Creates a container; returns its parked init process.
+    /// Creates a container. Returns its init process, which waits to execute the program.
     ///
     /// # Errors
     ///
@@ -251,8 +251,8 @@ impl OciRuntime {
         let outcome = self.run(command, Some(stdio)).await;
         let new_init = self.new_init(Verb::Exec, outcome, expectation, &pid_file.0);
         let child = new_init.await?;
-        // runc ignores the OOM score of the process. It gives the process the score with which the
-        // container was created.
+        // runc ignores the OOM score in the description of an exec's process. It gives the process
+        // the score with which the container was created.
         if let Some(score) = oom_score
             && let Err(error) = scores::lower(child.pid(), score)
         {
@@ -327,8 +327,9 @@ impl OciRuntime {
         if let Err(error) = &deleted
             && error.is_frozen()
         {
-            // The container exited while the runtime paused it. No token cancels the thaw, because
-            // it is a part of the deletion.
+            // The container exited while the runtime paused it, and is still frozen. The thaw is a
+            // part of the deletion. Like the deletion, it goes on even if the cancellation token is
+            // canceled.
             let mut steady = self.clone();
             steady.cancel_token = CancelToken::default();
             steady.within(RESUMES_WITHIN);
@@ -445,8 +446,8 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Reads a PID file. Tries again while descriptors are exhausted, because the process exists
-/// already, so the command must not fail.
+/// Reads the PID file of a process that a command has started. Tries again while file descriptors
+/// are exhausted, because the process exists already, and the shim needs its PID.
 async fn read_pid(verb: Verb, file: &Path) -> Result<i32, RuntimeError> {
     let read = async || match std::fs::read_to_string(file) {
         Err(source) if is_shortage(&source) => Err(RuntimeError::NotRun {

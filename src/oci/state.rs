@@ -15,7 +15,7 @@ const RUNC: &str = "state.json";
 /// State file of crun.
 const CRUN: &str = "status";
 
-/// FIFO at which runc's parked init process waits.
+/// FIFO at which runc's init process waits to execute the program.
 const FIFO: &str = "exec.fifo";
 
 /// All fields of runc's state file, up to runc 1.5 (`State` in `libcontainer/container_linux.go`).
@@ -65,7 +65,7 @@ pub fn is_native(directory: &Path) -> bool {
     directory.join(RUNC).exists() || directory.join(CRUN).exists()
 }
 
-/// True if this is a state directory of runc for a parked container.
+/// True if this is a state directory of runc for a container whose program is not executed yet.
 pub fn is_parked_by_runc(directory: &Path) -> bool {
     let is_fifo =
         fs::symlink_metadata(fifo(directory)).is_ok_and(|metadata| metadata.file_type().is_fifo());
@@ -88,8 +88,8 @@ pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     paths.into_iter().flatten().collect()
 }
 
-/// The cgroups that runc's state file lists. `None` if the container's deletion has to remove more
-/// than these cgroups and the state.
+/// Returns the cgroups that runc's state file lists, if a deletion of the container removes only
+/// these cgroups and the state. Otherwise, or if the file cannot be read, returns `None`.
 pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(RUNC)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;

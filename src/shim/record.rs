@@ -200,8 +200,8 @@ impl Record {
         }
     }
 
-    /// Records an event of a container. Ignores a container that is not in the record, because
-    /// there were too many names, or a later container has the same name.
+    /// Records an event of a container. Ignores a container that is not in the record: there were
+    /// too many names, or a later container has replaced this one under the same name.
     pub fn note(&mut self, now: Time, id: &ContainerId, what: What) {
         if let Some(index) = self.names.iter().position(|past| past.id == *id) {
             self.note_of(now, index, what);
@@ -393,7 +393,7 @@ impl Past {
 
     fn mark_executed(&mut self, now: Time) {
         match self.executed {
-            // The same container was restarted in place.
+            // The program was executed before, so this is a restart in place.
             Some(_) => self.restarts = self.restarts.saturating_add(1),
             None => self.held = Some(now.since(self.created)),
         }
@@ -442,8 +442,7 @@ impl Record {
     }
 
     /// The finished steps of the pod's current termination, with the time that each took. If
-    /// containers that were created late have to be terminated again, the steps of that termination
-    /// follow.
+    /// containers that were started too late need a further termination, its steps follow.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }

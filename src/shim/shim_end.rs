@@ -35,17 +35,17 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// Decides when the shim ends. A shim without a task is called empty; the actor passes this state
 /// as `is_empty`.
 pub(crate) struct ShimEnd {
-    /// True if the shim ends now, unless a message that is already in the mailbox keeps it alive,
-    /// such as a Create.
+    /// True if the shim ends as soon as it has handled the messages that are already in the
+    /// mailbox. One of them, for example a Create, can still keep the shim alive.
     is_now: bool,
-    /// True if containerd has asked the shim to end while no caller knew of a task, or if the end
-    /// was postponed. The shim then waits only for announced tasks whose Create has not come, and
-    /// for creations that are under way or being undone.
+    /// True if containerd has asked the shim to end while no caller knew of a task, or if the shim
+    /// has [postponed](ShimEnd::postpone) its end. In both cases, the shim ends as soon as it
+    /// expects no call (`announced`), and no creation is under way or being undone.
     is_due: bool,
     /// Tasks whose Create is expected, and the exited sandbox whose ShutdownSandbox is expected.
     /// The value is the time at which the shim stops expecting the call.
     announced: BTreeMap<ContainerId, Instant>,
-    /// Time at which a shim that was asked to end checks again if it can end.
+    /// Time of the next check if the shim can end. Used only while `is_due` is true.
     look_again: Option<Instant>,
     /// Returns true while the containerd that started this shim runs. `None` if the shim does not
     /// check this.
@@ -157,9 +157,9 @@ impl ShimEnd {
     }
 
     /// Handles a Shutdown, which containerd sends after the deletion or failed creation of task
-    /// `id`. The shim stops expecting this task, and ends now if it is empty and expects no other
-    /// task. Otherwise, the shim remembers the request only if `is_due` is true, which means that
-    /// no caller knows of any task.
+    /// `id`. The shim no longer expects a call for this task. The shim ends now if it has no task
+    /// and expects no call for another task. Otherwise, it remembers the request if no caller knows
+    /// of a task (`is_due`), and ignores the request if a caller does.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
@@ -172,7 +172,7 @@ impl ShimEnd {
         self.is_now |= self.is_due && self.check(is_empty);
     }
 
-    /// Decides again, after the last messages were handled. Returns true if the shim still ends.
+    /// Decides again if the shim ends, after the last messages were handled. Returns true if so.
     pub fn confirm(&mut self, is_empty: bool) -> bool {
         self.is_now = self.check(is_empty);
         self.is_now
@@ -253,7 +253,7 @@ mod tests {
             actor.started_by(move || begun.elapsed() < Duration::from_secs(dies));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_secs(15)).await;
-                // Read-only calls change nothing.
+                // A read-only call does not postpone the shim's end.
                 let _ = pod
                     .ask(|actor, reply| drop(reply.send(Ok(actor.watch()))))
                     .await;

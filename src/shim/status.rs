@@ -297,8 +297,9 @@ impl Clock {
     }
 }
 
-/// Fills in the details of `what` in the event, such as the signal, and returns the kind of the
-/// event. The caller sets the kind, the time and the container.
+/// Adds the details of the recorded event `what`, such as the signal, to the message `event`.
+/// Returns the kind of the event. The caller writes the kind, the time and the container into the
+/// message.
 fn describe(event: &mut api::Event, what: &What) -> api::What {
     let number = |signal: &Signal| u32::try_from(signal.number()).unwrap_or(0);
     let over_or_failed = |event: &mut api::Event, hook: api::Hook, why: &Option<Box<str>>| {

@@ -147,7 +147,8 @@ fn quantile(took: &[Duration], share: f64) -> f64 {
 struct Load {
     reviews: Vec<Duration>,
     nothing: Vec<Duration>,
-    /// Number of pairs of a review and a trivial request in which at least one was not answered.
+    /// Number of pairs with a missing or unexpected response. A pair is a review and the trivial
+    /// request after it.
     lost: usize,
 }
 

@@ -143,8 +143,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Runs until `end` completes, then accepts new connections for `drain`, and answers all open
-    /// requests.
+    /// Serves until `end` completes, and for the time `drain` after that. Then accepts no more
+    /// connections, and returns when all open requests are answered.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ pub struct Container<'a> {
 }
 
 impl PodSpec {
-    /// A pod in the node's network, which containerd makes fastest.
+    /// A pod in the node's network. A pod with a network of its own would start more slowly.
     pub fn new(name: &str, handler: Handler) -> Self {
         let mut config = cri::PodSandboxConfig::new();
         let metadata = config.metadata.mut_or_insert_default();

@@ -1,5 +1,6 @@
 //! The caller pauses one container right before the pod ends. The other container has sent SIGSTOP
-//! to all of its own processes.
+//! to all of its processes. Only its first process goes on, because the kernel does not send the
+//! signal to the first process of a PID namespace.
 
 use std::time::Duration;
 
@@ -20,7 +21,11 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("proxy", &["/bin/attacker", "forks"]),
         Container::new(
             "web",
-            &["/bin/sh", "-c", "while :; do (kill -STOP -1); done"],
+            &[
+                "/bin/sh",
+                "-c",
+                "sleep 9999 & sleep 9999 & while :; do (kill -STOP -1); done",
+            ],
         ),
     ],
     at_its_end: |stage| {

@@ -1,6 +1,6 @@
-//! Exec probes every millisecond in containers that are limited to a twentieth of a CPU. The OCI
-//! runtime needs many times that for a probe. In one container, a probe attempt ends only by its
-//! timeout.
+//! Exec probes every millisecond in containers that are limited to a twentieth of a CPU. Each probe
+//! costs the OCI runtime far more CPU time than a container gets in a millisecond. In one
+//! container, each attempt of the probe runs until its timeout.
 
 use super::super::stage::limit_cpu;
 use super::{Container, Pod, sleeper};

@@ -251,7 +251,7 @@ fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     }
 }
 
-/// Returns the manifest that the commands at the head of the kustomization make.
+/// Returns the manifest that a user applies with the commands in the kustomization's first comment.
 pub fn kustomized(webhook: &Webhook) -> String {
     let directory = webhook.cluster.path("tmp/cert-manager");
     fs::create_dir_all(&directory).expect("a directory");

@@ -83,8 +83,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotated = format!("proxy-{name}?");
         case.create_job(&job(name).annotation("usher/sidecars", annotated), 0);
     }
-    // Without the question mark, usher treats the native sidecar as one of its own sidecars. The
-    // order is the same.
+    // Without `?` after its name, the proxy becomes a sidecar of usher although it is a native
+    // sidecar. The order of the containers stays the same.
     injector.inject("named", "initContainers", &native(proxy("proxy-named")));
     case.create_job(&job("named").annotation("usher/sidecars", "proxy-named"), 0);
     await_complete(case, &["named"]);
@@ -125,8 +125,8 @@ pub fn a_job_whose_proxy_was_not_injected_runs(case: &Case) {
     assert_eq!(restarts(&pod, "app-alone"), 0);
 }
 
-/// kubelet keeps the order of the pod's init containers and native sidecar. usher's own containers
-/// follow.
+/// kubelet starts the pod's init containers and its native sidecar in the order of the manifest.
+/// The containers whose order usher controls start afterwards.
 pub fn native_init_containers_and_sidecars_work_beside_ushers(case: &Case) {
     let _webhook = Webhook::install(case.cluster);
     let mixed = job("mixed")
@@ -170,8 +170,8 @@ pub fn a_proxy_in_the_nodes_roles_needs_no_annotation(case: &Case) {
     ] {
         injector.inject(name, list, &container);
     }
-    // The webhook does not complete this pod, so the roles in the node's configuration apply. usher
-    // then treats even a native sidecar as its own sidecar, and stops it.
+    // usher's webhook is not installed yet, so the roles in the node's configuration apply to this
+    // pod. By these roles, usher treats even a native sidecar as its own sidecar, and stops it.
     let unasked = job("unasked").spec("runtimeClassName", "usher");
     case.create_job(&unasked, 0);
     await_complete(case, &["unasked"]);

@@ -142,7 +142,7 @@ pub fn certificates_are_issued_and_renewed_while_pods_are_created(case: &Case) {
     assert_eq!(before.len(), 2, "{}", webhook.log());
     renew(&webhook, NAME);
     await_renewal(&webhook, &before);
-    // Renew the authority's certificate, which keeps its key. Then let the authority sign another
+    // Renew the authority's certificate with the same key. Then let the authority sign another
     // certificate for the webhook.
     let before = taken(&webhook);
     renew(&webhook, &format!("{NAME}-authority"));

@@ -154,7 +154,7 @@ until [ -e load-may-end ]; do
 done
 "#;
 
-/// Counts of one or several rolling updates.
+/// Requests, calls and log lines during one or several rolling updates, and the updates' durations.
 #[derive(Default)]
 struct Counts {
     requests: usize,
@@ -254,7 +254,7 @@ fn roll(case: &Case, proxy: &Proxy, order: Order, counts: &mut Counts) {
     }
 }
 
-/// Counts read from the files of a case.
+/// Numbers of requests and calls so far, read from the case's shared directory.
 struct Files {
     requests: usize,
     failed_requests: usize,

@@ -79,7 +79,8 @@ fn difference(words: &[String]) -> Result<bool, String> {
     let parts = Parts::from_environment();
     let mut control = parts.run(Runtime::Runc, words, "")?;
     let mut ours = parts.run(Runtime::Usher, words, "")?;
-    // On a busy machine a test may fail by accident. So tests whose outcomes differ run once more.
+    // On a busy machine a test may fail by accident. So a test whose outcome differs between the
+    // two shims runs once more under both.
     let again = control.differences(&ours);
     if !again.is_empty() {
         let names: Vec<String> = again.iter().map(|d| quoted(&d.name)).collect();
@@ -387,7 +388,7 @@ fn kubelet() -> String {
         "fileCheckFrequency": "10s",
         "volumeStatsAggPeriod": "10s",
         "evictionPressureTransitionPeriod": "30s",
-        // kubelet must not evict pods because the machine's disk is full.
+        // The machine's disk may be nearly full. kubelet must not evict pods for this reason.
         "evictionHard": {
             "memory.available": "1Mi", "nodefs.available": "1Mi", "nodefs.inodesFree": "10",
             "imagefs.available": "1Mi",

@@ -128,7 +128,8 @@ mod tests {
         // The star in the pattern `*` does not match the slash in `usher/init`.
         let lines = "pod_annotations = ['*']\ncontainer_annotations = ['io.kubernetes.*']";
         assert_eq!(levels(lines), [Level::Problem]);
-        // No pattern matches settings of single containers.
+        // The pattern `usher/*` does not match the settings of a single container, such as
+        // `startup-probe.usher/proxy`.
         let lines = "pod_annotations = ['usher/*']\ncontainer_annotations = ['io.kubernetes.*']";
         assert_eq!(levels(lines), [Level::Problem]);
     }

@@ -1,4 +1,4 @@
-//! Commands and configuration lines that cure findings, made for this node.
+//! Cures: commands and configuration lines that solve the problems of this node.
 
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,9 @@ enum Place {
     /// The installer needs `--prefix` with this directory, because containerd searches the
     /// directory's subdirectory `bin`.
     Prefix(PathBuf),
-    /// The command first copies the shim into this directory, because containerd searches no
-    /// directory named `bin`.
+    /// The command first copies the shim into this directory, which containerd searches. The
+    /// installer's `--prefix` does not help: it stands for a directory `PREFIX/bin`, and containerd
+    /// searches no directory named `bin`.
     Copied(PathBuf),
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Finding {
     pub(super) says: String,
     #[serde(flatten)]
     pub(super) cure: Cure,
-    /// The code whose heading in the manual explains the finding.
+    /// The value of `code` again. Serialized as the place in the manual that explains the problem.
     #[serde(serialize_with = "place")]
     see: Option<Code>,
 }

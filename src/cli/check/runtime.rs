@@ -194,8 +194,8 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
             )),
         };
     }
-    // The cure has no lines to add: if a configuration file names usher's runtime alone, containerd
-    // 1 drops its built-in runtime.
+    // Lines to add would not be safe: if a configuration file contains only usher's runtime,
+    // containerd 1 drops its built-in runtime. So the report proposes the installer.
     let says = format!(
         "containerd has no runtime of type {TYPE} or with a runtime_path to {PROGRAM}; expected one in {}",
         node.config.display()
@@ -206,8 +206,8 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
 
 /// Checks that the runtime has the same cgroup driver as kubelet, because kubelet uses one kind of
 /// cgroup path for all its pods. If kubelet's driver is unknown, the driver of another runtime
-/// stands in for it. A runtime without the option is not checked, because the shim then finds out
-/// the driver from the path.
+/// stands in for it. A runtime without the option `SystemdCgroup` is not checked, because the shim
+/// then derives the driver from the cgroup path.
 fn driver(
     node: &Node,
     cures: &Cures,
@@ -318,7 +318,7 @@ mod tests {
             let finding = entry(&node, &cures(&node));
             assert_eq!(finding.level, Level::Problem, "{version}");
             assert_eq!(finding.cure, Cure::run("usher install --restart"));
-            // Without systemd the cure has no command to restart containerd.
+            // Without systemd, the proposed command does not restart containerd.
             let without = entry(&node, &Cures::with(&node, &[], false));
             assert_eq!(without.cure, Cure::run("usher install"));
             let options = [

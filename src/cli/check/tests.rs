@@ -110,7 +110,7 @@ fn a_problem_that_no_command_solves_is_the_headline() {
     assert!(!headline(vec![warning]).contains("not ready"));
 }
 
-/// The installer refuses a containerd without the plugin, such as Docker's.
+/// The installer refuses a containerd without the CRI plugin, such as Docker's.
 #[test]
 fn no_install_is_advised_while_the_cri_plugin_is_off() {
     let node = Node::with("1.7.24", "disabled_plugins = ['cri']");

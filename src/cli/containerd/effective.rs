@@ -38,7 +38,7 @@ impl Effective {
         }
     }
 
-    /// An effective configuration with this table and an empty text.
+    /// An effective configuration for tests, which has a table and no text.
     #[cfg(test)]
     pub(crate) fn of(table: Table) -> Effective {
         Effective {

@@ -52,7 +52,7 @@ pub(crate) enum SourceForm {
     /// A template of the whole configuration. It can have a line that includes the flavor's own
     /// template.
     Template,
-    /// The whole configuration; the file always exists.
+    /// A file with the whole configuration. The distribution always has this file.
     Whole,
     /// A file that only the installer writes. The distribution merges this file with others.
     OwnFile,
@@ -166,8 +166,9 @@ impl Flavor {
         active.next().unwrap_or(first)
     }
 
-    /// The administrator's file from which the flavor generates a configuration of this layout (its
-    /// `version`).
+    /// The administrator's file from which the flavor generates containerd's configuration. The
+    /// `layout` is the configuration's `version`: k3s and RKE2 have one file for version 2, and
+    /// another one for version 3.
     pub(crate) fn source(self, config: &Path, layout: i64) -> Option<Source> {
         let (name, form) = match self {
             Flavor::Containerd => return None,
@@ -184,8 +185,8 @@ impl Flavor {
         })
     }
 
-    /// The administrator's template files, from which the flavor generates containerd's configuration,
-    /// for all layouts of this configuration.
+    /// The administrator's files from which the flavor generates containerd's configuration: the
+    /// [source](Flavor::source) of each layout.
     pub(crate) fn sources(self, config: &Path) -> Vec<Source> {
         let layouts = [2, 3].into_iter();
         let mut sources: Vec<_> = layouts

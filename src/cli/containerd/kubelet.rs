@@ -36,7 +36,7 @@ pub(crate) struct CriStatus {
 pub(crate) enum StatusError {
     /// The CRI plugin is off, or has failed.
     NoPlugin,
-    /// containerd reported no status for another reason, which is given as a clause.
+    /// Any other reason, as a clause such as "no answer within 5 s".
     Failed(String),
 }
 

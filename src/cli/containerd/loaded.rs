@@ -24,8 +24,9 @@ pub(crate) fn is_ours(runtime: &Table) -> bool {
         || text(runtime, "runtime_path").is_some_and(|path| path.ends_with(PROGRAM))
 }
 
-/// The first difference between usher's runtimes in the file and in the loaded configuration, as a
-/// clause about the running containerd. `loaded` is the CRI plugin's report.
+/// The first difference between usher's runtimes in the file and in the loaded configuration. In
+/// the returned clause, "it" is the running containerd: "it lacks the runtime usher". `loaded` is
+/// the CRI plugin's report.
 pub(crate) fn difference(file: &Effective, loaded: &Json) -> Option<String> {
     let loaded = loaded.get("containerd")?.get("runtimes")?.as_object()?;
     let ours = || file.runtimes().filter(|(_, runtime)| is_ours(runtime));

@@ -54,7 +54,7 @@ pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
 /// The plugin's name in layout 1.
 const CRI_1: &str = "cri";
 
-/// The plugin whose table has the runtimes in a configuration of this layout (its `version`).
+/// The plugin whose table has the runtimes, in a configuration whose layout has this number.
 pub(super) fn cri_of_layout(version: i64) -> &'static str {
     match version {
         ..=1 => CRI_1,
@@ -66,15 +66,17 @@ pub(super) fn cri_of_layout(version: i64) -> &'static str {
 /// The way in which containerd's configuration names the shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Registration {
-    /// By usher's own type, from which containerd derives the program's name.
+    /// The configuration names usher's own runtime type, from which containerd derives the
+    /// program's name.
     OwnType,
-    /// By runc's type and the path of usher's program. containerd 2.0 to 2.2 reports user
-    /// namespaces and recursive read-only mounts to kubelet only for runc's type. For a pod with a
-    /// user namespace, no containerd reads the options of another type. containerd 1 does not need
-    /// the path, and 1.6 ignores it.
+    /// The configuration names runc's runtime type and the path of usher's program. containerd 2.0
+    /// to 2.2 reports user namespaces and recursive read-only mounts to kubelet only for runc's
+    /// type. For a pod with a user namespace, every containerd reads a runtime's options only if
+    /// the type is runc's. containerd 1 does not need the path, and 1.6 ignores it.
     Path(PathBuf),
-    /// By usher's own type, with the shim as sandboxer. containerd 2.3 and 2.4 ignore the path of
-    /// such a runtime: they start the sandbox by the type alone (`Create` in containerd's
+    /// The configuration names usher's own runtime type. In addition, the key `sandboxer` says that
+    /// the shim makes the pod's sandbox. containerd 2.3 and 2.4 ignore the path of such a runtime:
+    /// they start the sandbox by the type alone (`Create` in containerd's
     /// `plugins/sandbox/controller.go`).
     Pauseless {
         /// True if containerd knows the key [`NO_IMAGE`] (2.4 and later).
@@ -113,7 +115,7 @@ pub(super) struct TooOld {
 }
 
 impl Registration {
-    /// The best registration for this containerd.
+    /// The best way to name the shim in the configuration of this version of containerd.
     pub(super) fn best_for(node: &Node, shim: &Path) -> Registration {
         match node.is_1() {
             true => Registration::OwnType,
@@ -121,11 +123,12 @@ impl Registration {
         }
     }
 
-    /// The registration with which the shim makes the sandboxes.
+    /// The registration for pods without a pause container. The shim makes the sandboxes of these
+    /// pods.
     ///
     /// # Errors
     ///
-    /// If this containerd is too old for such sandboxes.
+    /// If this containerd is too old for pods without a pause container.
     pub(super) fn pauseless(node: &Node) -> Result<Registration, TooOld> {
         match &node.version {
             Some(version) if version.release < PAUSELESS_SINCE => Err(TooOld {

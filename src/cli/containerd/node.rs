@@ -30,8 +30,8 @@ pub(crate) struct Node {
     pub(crate) program: Result<PathBuf, NoContainerd>,
     pub(crate) version: Option<Version>,
     pub(crate) config: PathBuf,
-    /// True if the configuration file is missing and is not the default one, without which
-    /// containerd starts as well.
+    /// True if containerd cannot start because its configuration file is missing. Only the default
+    /// file may be missing.
     pub(crate) lacks_config: bool,
     /// The distribution to which the configuration file belongs.
     pub(crate) flavor: Flavor,
@@ -201,8 +201,8 @@ impl Node {
         })
     }
 
-    /// The PATH as part of a sentence, which says whether it is the PATH of containerd or of this
-    /// command.
+    /// The PATH and its owner, worded for a message: "containerd's PATH …" or "this command's
+    /// PATH …".
     pub(crate) fn whose_path(&self) -> String {
         match self.path_is_known {
             true => format!("containerd's PATH {}", self.path),
@@ -359,8 +359,8 @@ mod tests {
 
     use super::*;
 
-    /// usher runs as root, and executes the program of a process named containerd, and programs on
-    /// its PATH. So it must ignore a process of another user.
+    /// usher runs as root. If usher finds a process named containerd, usher executes that process's
+    /// program and programs on that process's PATH. So usher must ignore processes of other users.
     #[test]
     fn another_users_process_named_containerd_is_ignored() {
         let dir = tempfile::tempdir().unwrap();

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(find("/nowhere:/bin", "sh"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find("", "/bin/sh"), Some(PathBuf::from("/bin/sh")));
         assert_eq!(find("/bin", "no-such-program"), None);
-        // Neither a directory nor a file that is not executable is a program.
+        // A directory is not a program, and a file without execute permission is not one either.
         assert_eq!(find("/:/etc", "etc"), None);
         assert_eq!(find("/etc", "passwd"), None);
         let file = find_file("/nowhere:/etc", "passwd");

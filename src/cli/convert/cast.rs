@@ -1,4 +1,4 @@
-//! The containers of a pod in another API, sorted by role.
+//! Sorts a pod's containers by the roles that another API gives them.
 
 use super::super::manifest::Node;
 use super::Options;
@@ -23,7 +23,7 @@ pub(super) enum Starting {
     Sidecar,
 }
 
-/// Pod-wide fields of the proposals that concern defer containers.
+/// Settings of defer containers that the proposals add to a pod's spec.
 const DEFER_FIELDS: [&str; 5] = [
     "deferContainerGracePeriodExtension",
     "deferContainerGracePeriodExtensionInterval",

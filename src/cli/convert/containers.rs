@@ -25,10 +25,10 @@ pub(super) struct Rewrite {
 /// The probe whose success tells the shim that a sidecar has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// The startup probe and no other, as for native sidecars.
+    /// The startup probe alone. kubelet, too, waits only for this probe of a native sidecar.
     ByStartupProbe,
-    /// The startup probe, or the readiness probe if the sidecar has no startup probe, as in the
-    /// draft ("sidecars become ready").
+    /// The startup probe or, if the sidecar has none, its readiness probe. KEP-753's draft waits
+    /// until "sidecars become ready".
     ByReadiness,
 }
 
@@ -109,9 +109,9 @@ impl Rewrite {
         }
     }
 
-    /// Converts a sidecar. Its startup probe becomes an annotation. Its liveness probe becomes one,
-    /// too, unless `restarts` is true, because kubelet then restarts the container after a failed
-    /// liveness probe.
+    /// Converts a sidecar. Its startup probe becomes an annotation, and so does its liveness probe.
+    /// But if `restarts` is true, the liveness probe stays in the spec, because kubelet restarts
+    /// the container after a failed liveness probe.
     pub(super) fn sidecar(&mut self, container: &mut Node, started: Started, restarts: bool) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if is_native_sidecar(container) {

@@ -105,7 +105,7 @@ fn lists(cast: &RoleAssignment) -> Vec<(&'static str, Vec<String>)> {
     };
     let order = match cast.serial.is_empty() {
         true => Vec::new(),
-        // kubelet starts native sidecars one after another. Sidecars of the draft follow them.
+        // kubelet starts native sidecars one after another. The other sidecars start after them.
         false => names(cast.serial.iter().map(|(_, it)| it).chain(&cast.sidecars)),
     };
     vec![

@@ -43,7 +43,8 @@ fn the_nodes_rules_alone_are_a_reason_to_convert_a_pod() {
     let mut document = parse(text).unwrap().remove(0);
     pod::convert(&mut document, &options).unwrap();
     assert_eq!(annotation(&document, "usher/sidecars"), Some("istio-proxy"));
-    // A second conversion changes nothing, nor does one that would leave the pod without an app.
+    // A second conversion changes nothing. A conversion that would leave the pod without an app
+    // changes nothing, either.
     let gateway = "kind: Pod\nspec: {containers: [{name: istio-proxy}]}";
     for before in [document, parse(gateway).unwrap().remove(0)] {
         let mut after = before.clone();

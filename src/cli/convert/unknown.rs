@@ -43,7 +43,8 @@ pub(super) fn in_document(document: &Node) -> Option<String> {
              with metadata and spec"
         ));
     }
-    // Fields of objects without pods belong to other APIs.
+    // Only objects that contain a pod are checked. In other objects, fields with these names belong
+    // to other APIs.
     let has_pods = document.text_of("kind").and_then(pod_path).is_some();
     let specs = SPECS.into_iter().filter(|_| has_pods);
     specs

@@ -593,7 +593,8 @@ fn a_containers_own_restart_policy_is_a_warning_until_an_annotation_repeats_it()
         says(&pod("", policy, app, ""), "app", &words);
         let repeated = pod(&format!(", {annotation}"), policy, app, "");
         assert_eq!(warnings(&repeated), [], "{annotation}");
-        // The annotation repeats a policy or rules that the spec does not have.
+        // The annotation is about a restart policy or rules of the container, but its spec has
+        // none.
         let other = pod(&format!(", {annotation}"), policy, "", "");
         says(
             &other,

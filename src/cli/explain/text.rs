@@ -34,7 +34,7 @@ impl Explanation {
             }
             None if self.refused.is_none() => {
                 text.push_str("\nThe pod has no annotations of usher: kubelet's order applies.\n");
-                // Authors often annotate the controller itself.
+                // Authors often put the annotations on the controller instead of its pod template.
                 if self.kind != "Pod" {
                     let place = format!(
                         "usher reads the annotations in the {}'s pod template.\n",

@@ -40,7 +40,8 @@ pub(super) struct Found {
     /// The configuration file without the installer's lines. If the file does not exist, the text
     /// has only a `version`.
     pub(super) bare: Bare,
-    /// The leftovers without the installer's lines.
+    /// The files in [`Texts::leftovers`], each with its text after the removal of the installer's
+    /// lines. None for a file that is to be removed.
     pub(super) bare_leftovers: BTreeMap<PathBuf, Option<String>>,
     /// The other imported files and their texts.
     pub(super) imported: Vec<(PathBuf, String)>,

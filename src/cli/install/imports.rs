@@ -14,8 +14,8 @@ struct Import {
     span: Range<usize>,
 }
 
-/// The directories from which the configuration file at `config` imports all files, in the order of
-/// the imports.
+/// The directories that the configuration file at `config` imports as a whole (`DIRECTORY/*.toml`),
+/// in the order of the imports.
 pub(super) fn directories(text: &str, config: &Path) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for Import { pattern, .. } in imports(text, config) {

@@ -40,8 +40,9 @@ pub(super) use ours::has_written;
 /// A second run changes nothing, and `--remove` removes both. The runtime goes into its own file if
 /// containerd 2 imports a directory, else between two comments at the end of containerd's
 /// configuration file; every other byte of the file stays. The new configuration is written only if
-/// containerd reads it as the old one plus this runtime, and has started with it once, with other
-/// directories and sockets. At the end the checks of `usher check` run.
+/// two checks succeed. containerd reads it as the old one plus this runtime. A second containerd,
+/// with directories and sockets of its own, starts with it. At the end the checks of `usher check`
+/// run.
 ///
 /// With containerd 2 the runtime has runc's type and the path of the shim (`runtime_path`), so that
 /// kubelet allows user namespaces and recursive read-only mounts. With containerd 1 it has usher's

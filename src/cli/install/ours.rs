@@ -56,8 +56,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
         is_made: false,
     };
     let mut begins = None;
-    // If the last line of the original text had no newline, the installer has added one. This value
-    // then holds the length of the text up to that newline, inclusive, and the newline itself.
+    // If the last line of the original text had no newline, the installer has added one. Then this
+    // value holds the length of the text with the newline, and the newline (`\n` or `\r\n`).
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);
@@ -73,8 +73,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
     if let Some(line) = begins {
         return Err(NoEnd { line });
     }
-    // If the administrator has added lines below the installer's, the added newline stays, since it
-    // separates these lines from the text above.
+    // Removes the newline that the installer added. The newline stays if the administrator has
+    // added lines below the installer's, because it separates them from the text above.
     if let Some((_, end)) = unfinished.filter(|(length, _)| *length == bare.text.len()) {
         let finished = bare.text.strip_suffix(end).map(str::len);
         bare.text.truncate(finished.unwrap_or(bare.text.len()));
@@ -124,7 +124,7 @@ pub(super) fn with_ours(bare: &Bare, tables: &str) -> String {
     text
 }
 
-/// Puts a comment line for each directory that the installer makes before the runtime's tables.
+/// Returns the runtime's tables, below a comment line for each directory that the installer makes.
 pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String {
     let names = directories.iter().filter_map(|path| path.to_str());
     // A directory whose name has a line break is left out, since the line break would end the
@@ -134,7 +134,7 @@ pub(super) fn with_directories(directories: &[PathBuf], tables: &str) -> String 
     lines + tables
 }
 
-/// The directories that the installer made, from the lines of this text that name them.
+/// The directories that the installer made, as the comment lines of this text name them.
 pub(super) fn directories(text: &str) -> impl Iterator<Item = PathBuf> {
     let names = text.lines().filter_map(|line| line.strip_prefix(DIRECTORY));
     names.map(PathBuf::from)

@@ -13,8 +13,10 @@ use super::source::SourceText;
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// The texts with which the trial starts containerd. With a [source](Texts::source), these
-    /// contain the configuration that the distribution will generate.
+    /// The texts with which the trial starts containerd. If a distribution generates the
+    /// configuration from a [source](Texts::source), they contain the configuration after the
+    /// change, as the distribution would generate it. They are the present texts if no trial is
+    /// needed.
     pub(super) tried: Texts,
 }
 
@@ -37,8 +39,8 @@ impl Found {
         ours::with_directories(&self.directories, &entry(cri, NAME, registration))
     }
 
-    /// True if the [source](Texts::source) has the runtime, but the configuration that the
-    /// distribution generated from it does not have it yet.
+    /// True if the [source](Texts::source) has the runtime and the generated configuration does
+    /// not. The distribution then has to generate the configuration again.
     pub(super) fn awaits_generation(&self) -> bool {
         let mut texts = self
             .imported
@@ -283,7 +285,7 @@ fn built_in(cri: &str, before: &Effective) -> Option<String> {
     Some(document.to_string())
 }
 
-/// The tables of the built-in runtime, from the tables that the installer wrote.
+/// The part of the installer's tables that defines the built-in runtime, runc.
 fn built_in_of(ours: &str) -> String {
     let runc = ours.find(".containerd.runtimes.runc]");
     let begin = runc.and_then(|runc| ours.get(..runc)?.rfind('\n'));

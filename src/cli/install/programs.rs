@@ -1,4 +1,4 @@
-//! usher's programs, and the running shims.
+//! Installs and removes usher's programs, and counts the running shims.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -21,8 +21,8 @@ pub(super) struct SourceText {
 impl SourceText {
     /// # Errors
     ///
-    /// If it is unclear which lines are the installer's, if the installer's own file
-    /// has another author, or if a file is missing that the distribution always has.
+    /// If it is unclear which lines are the installer's, if the file reserved for the installer was
+    /// written by someone else, or if a file is missing that the distribution always has.
     pub(super) fn new(source: Source, text: Option<String>) -> anyhow::Result<SourceText> {
         let Source { file, form } = source;
         let place = file.display();

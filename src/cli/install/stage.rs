@@ -1,4 +1,5 @@
-//! Asks containerd for its effective configuration from texts that are not installed yet.
+//! Asks containerd which effective configuration would result from texts that are not installed
+//! yet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(super) fn scratch() -> anyhow::Result<Scratch> {
     })
 }
 
-/// Reads the files in which the installer writes lines.
+/// Reads containerd's configuration files, and the files from which a distribution generates them.
 pub(super) fn find_texts(node: &Node, containerd: &Path) -> anyhow::Result<Found> {
     // Links are followed, so that the installer changes the file and does not replace the link.
     let config = place::resolve(&node.config);
@@ -42,8 +43,8 @@ pub(super) fn find_texts(node: &Node, containerd: &Path) -> anyhow::Result<Found
     with_sources(found, node)
 }
 
-/// Adds the files from which the configuration is generated, if the installer's lines are in them or
-/// belong there.
+/// Adds the files from which the configuration is generated, if the installer's lines are in them
+/// or belong there.
 fn with_sources(mut found: Found, node: &Node) -> anyhow::Result<Found> {
     // If the configuration imports a directory, the installer writes its own file there. It does so
     // even if the configuration itself is generated.
@@ -91,8 +92,8 @@ pub(super) fn ask(
         let tried = |path: &Path| path.to_string_lossy().into_owned();
         let error = error.to_string();
         let error = error.replace(&tried(&config), &tried(&found.config));
-        // The longest paths come last. They are replaced first, because the path with `parts-1` is
-        // also the beginning of the one with `parts-10`.
+        // In reverse order, longer paths are replaced before shorter ones. The path with `parts-1`
+        // is also the beginning of the path with `parts-10`.
         let copies = copies(scratch.path(), found).into_iter().rev();
         let real = |error: String, (from, to): (PathBuf, PathBuf)| {
             error.replace(&tried(&to), &tried(&from))
@@ -117,8 +118,8 @@ fn is_part(found: &Found, path: &Path) -> bool {
 }
 
 /// Writes the texts, and copies of the files in the import directories, to the temporary directory.
-/// The new main file imports these copies, and otherwise the same files as the original. Returns
-/// the path of the new main file.
+/// The new main file imports these copies in place of the originals. Its other imports stay the
+/// same. Returns the path of the new main file.
 fn stage(scratch: &Path, found: &Found, texts: &Texts) -> std::io::Result<PathBuf> {
     let copies = copies(scratch, found);
     for (from, to) in &copies {

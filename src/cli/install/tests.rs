@@ -1,5 +1,5 @@
-//! Tests of plans for configurations of any form. In these tests the values of all texts, merged,
-//! stand for containerd's effective configuration. The integration tests ask containerd itself.
+//! Tests of plans for configurations of any form. These tests compute containerd's effective
+//! configuration: they merge the values of all files. The integration tests ask containerd itself.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ const RUNTIMES: [&str; 5] = [
 const IN_BRACES: &str = "[plugins.\"io.containerd.cri.v1.runtime\"]\n\
     containerd = { runtimes = { runc = { runtime_type = 'x' } } }\n";
 
-/// Other parts of a configuration.
+/// Parts of a configuration that contain no runtimes.
 const OTHERS: [&str; 8] = [
     "# a comment of mine\n\n",
     "[debug]\n  level = \"warn\"   # loud\n\n\n",
@@ -273,7 +273,8 @@ fn with_leftover(old: &str, new: &str, file: &str) -> (Found, Texts) {
     )
 }
 
-/// The effective configuration, with the leftovers.
+/// The effective configuration, including the installer's files that are left from an earlier
+/// installation.
 fn says_with_leftovers(found: &Found, texts: &Texts) -> anyhow::Result<Effective> {
     let mut both = says(found, texts)?.table().clone();
     for text in texts.leftovers.values().flatten() {

@@ -18,13 +18,14 @@ use super::scratch::{Scratch, log};
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Snapshotters that start only on the file system of the same name. The trial's directory is on
-/// another one.
+/// Snapshotters that start only on the file system of the same name. The trial's directory may be
+/// on another file system.
 const BOUND_SNAPSHOTTERS: [&str; 2] = ["btrfs", "zfs"];
-/// The snapshotter that the trial uses instead. It works on any file system.
+/// The snapshotter that replaces one of [`BOUND_SNAPSHOTTERS`] in the trial. It works on any file
+/// system.
 const FREE_SNAPSHOTTER: &str = "native";
 
-/// The prefix of server plugins (2.4 and later).
+/// The prefix of the ids of containerd's server plugins (containerd 2.4 and later).
 const SERVERS: &str = "io.containerd.server.v1.";
 
 #[derive(Debug)]

@@ -68,8 +68,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
 #[error("{}", .0.to_string().replace('\n', " "))]
 pub(super) struct ParseError(Box<serde_saphyr::Error>);
 
-/// Number of values that the aliases of a short manifest may repeat. A longer manifest may repeat
-/// one value for each of its bytes.
+/// Maximum number of values that YAML aliases may repeat in a manifest. If the manifest has more
+/// bytes than this, the maximum is the number of its bytes.
 const REPEATED_VALUES: usize = 100_000;
 
 /// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.
@@ -77,7 +77,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         with_snippet: false,
-        // The whole text is in memory, so only aliases can need much more memory.
+        // Without aliases, parsing takes memory in proportion to the text, which is in memory
+        // already. So only aliases have a limit.
         budget: serde_saphyr::budget! {
             max_documents: usize::MAX,
             max_events: usize::MAX,
@@ -98,8 +99,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Node>, ParseError> {
     Ok(documents.map(with_kinds).collect())
 }
 
-/// Gives the items of a typed list, such as a PodList, their kind, as kubectl does, because the API
-/// server leaves the kind out.
+/// Adds the kind and the apiVersion to the items of a typed list, such as a PodList. The API server
+/// leaves both out, and kubectl adds them as well.
 fn with_kinds(mut document: Node) -> Node {
     let version = document.get("apiVersion").cloned();
     let kind = document.text_of("kind").unwrap_or_default();

@@ -249,7 +249,7 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
 
 fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row {
     let created = time::seconds(&container.created).unwrap_or(begin);
-    // A container without recorded events has no bar but that of its last state.
+    // If no events of a container are recorded, its only bar is that of a running container.
     let mut pen = Pen::nowhere();
     let is_probed = container.role.enum_value() == Ok(api::Role::ROLE_SIDECAR);
     let mut has_events = false;

@@ -227,8 +227,8 @@ fn lift(kind: Kind) -> f64 {
     }
 }
 
-/// The legend for the states and marks in the chart, from `top` down. Also returns the height of
-/// its lines below the first one.
+/// Draws the legend for the states and marks in the chart, from `top` down. Also returns the
+/// distance from the legend's first line to its last line.
 fn legend(chart: &Chart, top: f64) -> (Group, f64) {
     let mut group = Group::new();
     let (mut x, mut y) = (24.0, top);
@@ -279,7 +279,7 @@ mod tests {
             let bars = chart.rows.iter().flat_map(|row| &row.spans);
             let bars = bars.filter(|span| span.state == state).count();
             let class = format!("class=\"{}\"", state.word());
-            // The legend contains each class once more.
+            // The legend also contains the class, so the count is one higher.
             assert_eq!(picture.matches(&class).count(), bars + 1, "{class}");
         }
         assert!(picture.contains("worker: killed: the grace period was over"));
@@ -308,7 +308,8 @@ mod tests {
             let picture = draw(&Chart::of(&pod, 0.0));
             picture.matches("held until proxy is ready").count()
         };
-        // In a pod of 7 s the bar of `web` is wide enough, and that of `worker` is not.
+        // In a pod of 7 s, the bar of `web` has room for the label. The bar of `worker` is shorter,
+        // and has no room.
         assert_eq!(labels(-2), 1);
         assert_eq!(labels(60), 0);
     }

@@ -166,8 +166,8 @@ fn a_minimum_raises_the_default_of_a_setting_that_the_pod_leaves_out() {
     assert_eq!(plan.settings().usual_grace_period, Duration::from_secs(5));
 }
 
-/// The startup probe of a sidecar under these rules. `more` is JSON: the fields of the probe that
-/// follow its check.
+/// Reads the startup probe of a sidecar under these rules. `more` is JSON that follows the probe's
+/// handler, for example `, "periodSeconds": 10`.
 fn probe(rules: &str, more: &str) -> Result<Probe, String> {
     let probe = format!(r#"{{"tcpSocket": {{"port": 1}}{more}}}"#);
     let annotations = [("usher/sidecars", "p"), ("startup-probe.usher/p", &probe)];

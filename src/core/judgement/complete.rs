@@ -134,7 +134,7 @@ impl Work<'_> {
             let before = self.annotations.clone();
             for (setting, names) in &lists {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                // A list with the same names stays as its author wrote it.
+                // If the list already has exactly these names, it stays as its author wrote it.
                 if !self.says(*setting, &names) {
                     put(&mut self.annotations, *setting, &names);
                 }
@@ -148,7 +148,8 @@ impl Work<'_> {
         }
     }
 
-    /// The lists with all names that belong in them. Lists of one group are valid only together.
+    /// The completed lists in three groups: native init containers, sidecars with the startup
+    /// order, and apps. The lists of one group are valid only together.
     fn lists(&self) -> [Vec<(PodSetting, Vec<String>)>; 3] {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
@@ -195,7 +196,8 @@ impl Work<'_> {
     fn container(&mut self, container: &Container) {
         let name = container.name.as_str();
         let role = match self.plan.origin(name) {
-            // An unlisted container is an app, a guest or, if in `initContainers`, a native init.
+            // Neither the pod's lists nor the node's rules name this container. The container is an
+            // app, a guest or, if it is in `initContainers`, a native init container.
             Origin::Default => role(&self.plan, self.pod, name),
             Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),

@@ -75,8 +75,8 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     (Value::Object(fields), lost)
 }
 
-/// A `stopSignal` of kubelet that the shim cannot use, shortened. The message tells what the shim
-/// does instead.
+/// A container's `lifecycle.stopSignal` that the shim cannot use. The message shortens the signal,
+/// and says what the shim does instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a signal \

@@ -107,10 +107,9 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), PatternsError>
     Ok(())
 }
 
-/// Replaces the optional names of existing containers by plain names, and removes the names and
-/// settings of absent containers. Containers in `initContainers` count as absent, because an
-/// injector may add the same proxy as an ordinary container, or as a native sidecar, which kubelet
-/// handles.
+/// Replaces an optional name by a plain name if the container exists. Otherwise removes the name
+/// and the container's settings. Containers in `initContainers` count as absent, because kubelet
+/// handles them. For example, an injector may have added a proxy there, as a native sidecar.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
     let is_there = |name: &str| pod.place(name).is_some();
     let mut absent: BTreeSet<&str> = BTreeSet::new();
@@ -157,8 +156,9 @@ fn pattern(word: &str) -> Option<Pattern> {
     Pattern::new(word).ok().filter(|_| Pattern::is_one(word))
 }
 
-/// The names that a pattern in this list may match. For `usher/native-init` they are the names of
-/// the pod's own init containers, for all other lists those of the other containers.
+/// The names that a pattern in the list `setting` may match. A pattern in `usher/native-init`
+/// matches only names from `spec.initContainers`. A pattern in any other list matches only names
+/// from `spec.containers`.
 fn candidates(setting: PodSetting, pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = match setting {
         PodSetting::NativeInit => &pod.spec.init_containers,

@@ -39,8 +39,8 @@ pub(super) struct StartOrder<'a> {
     plan: &'a Plan,
     pod: &'a Pod,
     staged: Vec<Staged<'a>>,
-    /// The index in `staged` of the first container that starts together with a container, by the
-    /// container's name.
+    /// The index in `staged` at which a container's stage begins, by the container's name. The
+    /// containers of a stage start together.
     begins: BTreeMap<&'a str, usize>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Waits<'a> {
     /// True if kubelet creates one of `names` only after the waiting container, according to the
     /// manifest.
     is_for_later: bool,
-    /// True if the waiting container is one of the pod's own init containers.
+    /// True if the waiting container is in the manifest's `initContainers`.
     is_init: bool,
 }
 

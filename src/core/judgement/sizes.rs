@@ -76,9 +76,9 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
 }
 
 /// Returns the CPU request of the pod as a whole, and the largest CPU request of its containers at
-/// any time, both in millicores. Returns `None` if usher does not lower the pod's request, because
-/// the pod has no request, the containers need at least as much, or the request exceeds the sum of
-/// all containers.
+/// any time, both in millicores. Returns `None` if usher does not lower the pod's request. usher
+/// lowers a request that is larger than the second number, but no larger than the request of all
+/// containers together.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -86,7 +86,8 @@ pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     (needed < asked && asked <= together).then_some((asked, needed))
 }
 
-/// The containers of the pod, without overhead.
+/// The sizes of the pod's containers, without the pod's overhead. Without a plan, all containers in
+/// `spec.containers` count as apps.
 fn containers(plan: Option<&Plan>, pod: &Pod) -> Containers {
     let size = |name: &str| pod.container(name).map_or(Size::UNLIMITED, size);
     let mut of_plan = match plan {

@@ -129,7 +129,7 @@ pub fn entries(plan: &Plan, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// The pod's own init containers, except those that are listed for another role.
+/// The containers in the pod's `initContainers`, except those with the role init, sidecar or defer.
 fn init_entries(order: &StartOrder<'_>, plan: &Plan, pod: &Pod) -> Vec<Entry> {
     let mut entries = Vec::new();
     let native_init = native_init(plan, pod);

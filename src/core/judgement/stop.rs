@@ -24,7 +24,7 @@ pub struct Termination {
     pub run_again: Vec<RunAgain>,
 }
 
-/// A defer container that is run again while it fails.
+/// A defer container that runs again until it succeeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunAgain {
@@ -89,7 +89,7 @@ fn defers(plan: &Plan) -> impl Iterator<Item = &String> {
     plan.pre_exit().iter().chain(plan.post_exit())
 }
 
-/// The defer containers that are run again while they fail.
+/// The defer containers that run again until they succeed.
 fn run_again(plan: &Plan, pod: &Pod) -> Vec<RunAgain> {
     let grace = grace_period(plan, pod);
     let is_present = |step: Step| !containers(plan, pod, step).is_empty();
@@ -162,8 +162,8 @@ fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
         // The limit applies to the time from the container's release to its stop signal. SIGKILL
         // comes later.
         Step::PreExit | Step::PostExit => Some(cap.saturating_add(MIN_GRACE)),
-        // The stop signal comes after the preStop handler, which the container's limit does not
-        // bound.
+        // A preStop handler runs before the stop signal. The container's own time limit does not
+        // apply to the handler, so the step can take any time.
         Step::Apps | Step::Sidecars => {
             let has_handler = pod.container(name)?.lifecycle.pre_stop.is_some();
             (!has_handler).then_some(cap)

@@ -275,8 +275,8 @@ fn of_optional_names_those_are_left_that_there_are() {
     );
 }
 
-/// An injector may add the same proxy as an ordinary container or as a native sidecar, which
-/// kubelet handles.
+/// An injector may add the same proxy as an ordinary container or as a native sidecar. Kubelet
+/// itself handles native sidecars.
 #[test]
 fn an_optional_sidecar_that_is_kubelets_own_is_none_of_ours() {
     let said = [

@@ -42,15 +42,15 @@ impl fmt::Display for ContainerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
-/// An instruction for the driver. The driver carries out actions in the order in which it polls
-/// them. It polls the next action without waiting until the last one is finished.
+/// An instruction for the driver. The driver begins actions in the order in which it polls them. It
+/// may poll the next action while an earlier one is still under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Execute the program of a created container, or restore the container from its checkpoint.
     /// Report with [`handle_released`](super::Pod::handle_released).
     Release { id: ContainerId },
-    /// Answer a Start. Before an `Ok`, publish TaskStart: the program runs, or the container is
-    /// held and containerd has to see it as running.
+    /// Answer a Start. If the answer is `Ok`, publish TaskStart first: containerd has to see the
+    /// container as running, even if the shim does not execute its program yet.
     AnswerStart {
         id: ContainerId,
         request: RequestId,
@@ -85,9 +85,9 @@ pub enum Action {
     /// Kill a restart in place that is under way, and report its failure with
     /// [`handle_restarted`](super::Pod::handle_restarted).
     CancelRestart { id: ContainerId },
-    /// Repeat the Exec that was taken for the container's postStart handler, now in execution
-    /// `execution` of the container. Report with
-    /// [`handle_post_started`](super::Pod::handle_post_started).
+    /// Run the container's postStart handler again after a restart in place, by repeating the Exec
+    /// that was taken for this handler. `execution` is the number of the container's new execution.
+    /// Report with [`handle_post_started`](super::Pod::handle_post_started).
     PostStart { id: ContainerId, execution: u64 },
     /// Make one attempt of the container's [`probe`](super::Pod::probe), bounded by its timeout,
     /// and report with [`handle_probed`](super::Pod::handle_probed). `execution` says which
@@ -179,7 +179,7 @@ pub enum SignalReason {
     /// The caller sent a stop signal or SIGKILL, and the shim passes it on at once. This holds for
     /// SIGKILL, for a repeated stop signal, and for containers that usher does not order.
     PassedOn,
-    /// The caller asked for the stop of this container alone, or of a container whose stop the shim
+    /// The caller stops only this container. Also used for a container whose stop requests the shim
     /// never delays.
     Alone,
     /// The container's turn to stop has come in the termination. Also used for a container that has
@@ -218,9 +218,9 @@ impl SignalReason {
 /// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
-    /// Tells when the container has started up.
+    /// Checks if the container has started up.
     Startup,
-    /// Tells if the container still works.
+    /// Checks if the container still works.
     Liveness,
 }
 
@@ -289,8 +289,8 @@ impl fmt::Display for Step {
 /// The reason why a pod terminates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cause {
-    /// The termination was inferred from stop requests for the pod's containers, and may be
-    /// disproved.
+    /// The shim has inferred the termination from stop requests for the pod's containers. If the
+    /// caller then creates a container, the inference was a mistake.
     Inferred,
     /// The sandbox container has exited.
     SandboxDied,
@@ -331,15 +331,15 @@ impl Cause {
 pub enum Step {
     /// Termination hooks of all containers, in parallel.
     Hooks,
-    /// Defer containers that run before the apps are stopped, one after another.
+    /// Defer containers that run one after another, before the apps are stopped.
     PreExit,
     /// The apps and the init containers that still run are stopped, all at once.
     Apps,
-    /// Defer containers that run after the apps have stopped, one after another.
+    /// Defer containers that run one after another, after the apps have stopped.
     PostExit,
     Sidecars,
-    /// No step is left. Guests, native init containers and containers of the next run may still
-    /// run.
+    /// No step is left. Native init containers, containers of the next run, and containers outside
+    /// the pod's plan may still run.
     Over,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Each attempt of a probe costs CPU time of the shim and of the processes that the shim starts,
 //! and the pod's author may set any period. So all attempts of a pod together may use only a
-//! fraction of one core, and a small amount in advance. When this CPU time is used up, the next
-//! attempt is delayed. The expected cost of an attempt is reserved when the attempt begins.
-//! Otherwise all attempts could begin at the same time.
+//! fraction of one core on average. For a short time they may use a little more. When this CPU time
+//! is used up, the next attempt is delayed. The expected cost of an attempt is reserved when the
+//! attempt begins. Otherwise all attempts could begin at the same time.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use serde::{Deserialize, Serialize};
 use super::time::Time;
 use crate::share::Share;
 
-/// Seconds after which one used second of CPU time is available again. So attempts use at most a
-/// fourteenth of a core of measured CPU time. usher promises a tenth. The difference covers CPU
-/// time that cannot be measured: that of the OCI runtime's process before it executes the probe's
-/// command (with runc, a fifth of the cost).
+/// Seconds in which the probe attempts of a pod may use one second of CPU time: at most a
+/// fourteenth of a core. usher promises a tenth. The difference covers CPU time that the shim
+/// cannot measure: that of the OCI runtime's process before it executes the probe's command (with
+/// runc, a fifth of the cost).
 const PACE: u32 = 14;
 
-/// CPU time that attempts may use in advance, so that the first attempts in a starting pod do not
-/// wait.
+/// CPU time that probe attempts may use at once before the limit delays further attempts. So the
+/// first attempts in a starting pod do not wait.
 const AHEAD: Duration = Duration::from_millis(200);
 
-/// The part of an attempt's CPU time that the shim does not measure: log lines are written, and other
-/// processes read them.
+/// Unmeasured CPU time of a probe attempt: the shim writes log lines, and other processes read
+/// them.
 const HANDLING: Duration = Duration::from_micros(400);
 
-/// Expected CPU time of an attempt until the first attempt was measured: the cost of a probe that
-/// runs a command.
+/// CPU time expected of an attempt before any attempt was measured. A probe that runs a command
+/// costs this much.
 const UNKNOWN: Duration = Duration::from_millis(20);
 
 /// The CPU time that the probes of a pod have used.
@@ -76,8 +76,8 @@ impl Allowance {
         self.share.free_at(expected)
     }
 
-    /// The shortest time in which the limit allows one attempt for each container, if these
-    /// attempts cost `expected` in total.
+    /// Returns the shortest period in which the limit allows one probe attempt for each container.
+    /// `expected` is the expected cost of all these attempts together.
     pub fn period(&self, expected: Duration) -> Duration {
         self.share.in_time(expected)
     }
@@ -92,10 +92,10 @@ impl Allowance {
         });
     }
 
-    /// Records the end of a probe attempt of execution number `execution`: the measured `cost`
-    /// replaces the reserved CPU time. Returns the expected cost of the container's next attempt,
-    /// computed from `cost` and from `known`, the cost that was expected last. `None` if no attempt
-    /// of this execution was under way.
+    /// Records the end of a probe attempt of execution number `execution`. The measured `cost`
+    /// replaces the CPU time reserved for the attempt. Returns a new estimate of the cost of the
+    /// container's next attempt, computed from `cost` and from the previous estimate `known`.
+    /// `None` if no attempt of this execution was under way.
     pub fn finish(
         &mut self,
         now: Time,
@@ -207,7 +207,7 @@ mod tests {
                 let sum: Duration = window.map(|(_, cost)| *cost).sum();
                 prop_assert!(sum <= Duration::from_secs(3), "{sum:?} from {from} on");
             }
-            // The probes must also use the CPU time that they are allowed.
+            // The limit must not be too strict either: the probes still make many attempts.
             prop_assert!(made.iter().sum::<usize>() > 20, "{made:?}");
         }
     }

@@ -48,9 +48,9 @@ impl Pod {
         let own = request.map_or(Duration::MAX, |request| {
             request.deadline().since(request.at())
         });
-        // If a preStop handler came first, the stop request carries only the rest of the grace
-        // period. So the whole grace period is taken from the termination, which may begin with
-        // this request.
+        // After a preStop handler, the stop request carries only the rest of the grace period. The
+        // whole period is known from the termination under way, or from the termination that begins
+        // with this request.
         let begins = || {
             let (known, end) = self.inferred()?;
             (known <= self.now).then_some(end.grace())
@@ -92,9 +92,9 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a delayed answer to a stop request is sent when its delay ends. All answers of the
-    /// container are sent earlier if it has exited, or if its stop signal was delivered and no
-    /// defer container may exceed the grace period.
+    /// Rule: a delayed answer to a stop request is sent when its delay ends. All delayed answers of
+    /// a container are sent when it has exited. If no defer container may exceed the grace period,
+    /// they are sent already when the container's stop signal was delivered.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;
@@ -106,13 +106,14 @@ impl Subject<'_> {
         })
     }
 
-    /// True while delayed answers have a use: the container is alive, and its stop signal is still
-    /// to be delivered or a defer container may exceed the grace period.
+    /// True while delayed answers have a use. The container must be alive. In addition, either its
+    /// stop signal is still to be delivered, or the pod terminates and a defer container may exceed
+    /// the grace period.
     fn answers_wait(&self) -> bool {
         let extends = self.pod.is_extension_possible() && self.pod.termination.is_some();
         let stop = self.container.state.stop();
-        // If the container is being stopped because it failed, it may be restarted. Its turn to
-        // stop is then still to come.
+        // A container that is stopped because it failed may be restarted. So its turn to stop may
+        // still come.
         let is_delivered = stop.is_delivered() && !stop.is_for_failure();
         self.container.state.is_alive() && (extends || !is_delivered)
     }

@@ -1,12 +1,15 @@
-//! Container exits that end the pod. Either the run is complete, or one of these has failed:
+//! Container exits that end the pod. Either the run is complete, or one of these containers has
+//! exited:
 //!
-//! - an essential container,
-//! - an init container that the caller does not create again,
-//! - a sidecar that the caller does not create again, before it was started (KEP-753: startup probe
-//!   and postStart handler have succeeded).
+//! - an essential container, with another code than 0,
+//! - an init container that the caller does not create again, with another code than 0,
+//! - a sidecar that had not started up and that the caller does not create again, with any code. A
+//!   sidecar has started up when its startup probe and its postStart handler have succeeded
+//!   (KEP-753).
 //!
-//! The shim itself decides these terminations. A later Create disproves a termination inferred from
-//! stop requests (`inference.rs`), but not these.
+//! The shim itself decides these terminations, and a later Create does not end them. A termination
+//! inferred from stop requests (`inference.rs`) is different: a Create shows that the inference was
+//! a mistake.
 
 use std::time::Duration;
 
@@ -43,8 +46,8 @@ struct DecidedEnd {
     cause: Cause,
     /// Time of the failure or the completion that ends the pod.
     known: Time,
-    /// Start of the termination: later than `known` while the shim waits for listed defer
-    /// containers.
+    /// Start of the termination. This is `known`, or a later time if the shim waits for listed
+    /// defer containers that are missing.
     begins: Time,
 }
 
@@ -59,10 +62,10 @@ pub(super) struct Completion {
 }
 
 impl Pod {
-    /// The termination after a failure that ends the pod, or after the completion of its run, and
-    /// the time at which this termination begins. `None` if the exits so far do not end the pod.
-    /// Also `None` if no started container is left to stop, unless an essential container has
-    /// failed.
+    /// The termination caused by the exits so far, and the time at which it begins. Its cause is a
+    /// failure that ends the pod, or the completion of the run. `None` if the exits do not end the
+    /// pod. If every container that got its Start has exited, only the failure of an essential
+    /// container causes a termination.
     pub(super) fn completed(&self) -> Option<(Time, Termination)> {
         let end = self.decided_end()?;
         let since = end.begins.max(self.now);
@@ -80,9 +83,9 @@ impl Pod {
             .is_some_and(|from| from <= self.now)
     }
 
-    /// The time from which the pod [awaits defer containers](Pod::awaits_defers), which may be in
-    /// the future. `None` if no exit so far makes the pod wait, after the wait, and in a
-    /// termination.
+    /// The time from which the pod [awaits defer containers](Pod::awaits_defers). This time may be
+    /// in the future. `None` in these cases: the pod already terminates, the exits so far do not
+    /// end the pod, no defer container is missing, or the wait is over.
     pub(super) fn defers_awaited_from(&self) -> Option<Time> {
         if self.termination.is_some() || !self.has_orders() {
             return None;
@@ -92,8 +95,8 @@ impl Pod {
     }
 
     /// The termination that the shim decides because of the exits so far. `None` if these exits do
-    /// not end the pod. Also `None` if no container that got its Start is alive, unless an
-    /// essential container has failed.
+    /// not end the pod. If no started container is left to stop, only the failure of an essential
+    /// container leads to a termination.
     fn decided_end(&self) -> Option<DecidedEnd> {
         let fatal = self.history.fatal().map(|(at, cause)| (at, cause.clone()));
         let complete = self.complete_since().map(|at| (at, Cause::Completed));
@@ -137,8 +140,8 @@ impl Pod {
         if code != 0 && settings.essential.contains(&name) {
             return Some(Cause::EssentialFailed { name, code });
         }
-        // A sidecar that was never started ends the pod with any exit code: the caller does not
-        // start it again.
+        // Under the restart policy `Never`, a sidecar that exits before it was ever started ends
+        // the pod, whatever its exit code: the caller does not start it again.
         match container.role_policy().ready_when.filter(|_| for_good) {
             Some(ReadyWhen::Completed) if code != 0 => Some(Cause::InitFailed { name, code }),
             Some(ReadyWhen::Started) if !self.has_done_its_part(&name, container.number) => {
@@ -177,8 +180,8 @@ impl Pod {
         plan.map_or(RestartPolicy::Never, |plan| plan.restart_policy(name))
     }
 
-    /// True if the sandbox has died and an app was created for the next run: the caller runs the
-    /// app in the next sandbox.
+    /// True if the sandbox has died, and one of its apps was created for the next run. The caller
+    /// will run this app in the pod's next sandbox.
     fn is_wanted_elsewhere(&self) -> bool {
         let mut containers = self.containers.values();
         self.sandbox_is_gone
@@ -186,8 +189,8 @@ impl Pod {
                 .any(|container| container.role_policy().is_work && container.is_of_next_run)
     }
 
-    /// The time when the run is complete, which may be in the future, if no container is created
-    /// before.
+    /// The time at which the run became complete or will become complete, provided that no
+    /// container is created before then.
     fn complete_since(&self) -> Option<Time> {
         self.completion().map(|it| it.known.max(it.counts))
     }

@@ -58,8 +58,8 @@ pub(super) struct Container {
     /// True if the caller gave up on its Start while the program was being executed, or while the
     /// container was being ended. The caller will delete the container.
     pub is_given_up: bool,
-    /// The last stop request of the caller, if there is one. Its deadline may be past, and it may
-    /// belong to a disproved termination (`request.rs`).
+    /// The last stop request of the caller, if there is one. Its deadline may be past. It may also
+    /// be part of a termination that the shim had inferred by mistake (`request.rs`).
     pub request: Option<StopRequest>,
     /// SIGKILLs of the caller that the rules have not handled yet.
     pub kills: Vec<(RequestId, Kill)>,
@@ -72,8 +72,8 @@ pub(super) struct Container {
     /// Expected CPU time of an attempt of its probe; `None` before the first attempt.
     pub probe_cost: Option<Duration>,
     pub back_off: BackOff,
-    /// Number of the container's first execution, counted in this pod; 0 before that. Sidecars stop
-    /// in the reverse order of these numbers, whatever restarts in place follow.
+    /// Number of the container's first execution, counted in this pod; 0 before that. A restart in
+    /// place does not change this number. Sidecars stop in the reverse order of these numbers.
     pub place: u64,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Container {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct WithheldAnswer {
     pub request: RequestId,
-    /// Latest time of the answer.
+    /// Time by which the shim answers the Kill.
     pub until: Time,
 }
 
@@ -116,7 +116,8 @@ impl Container {
         RolePolicy::of(self.role)
     }
 
-    /// True for workload containers that usher orders; guests and the sandbox are not ordered.
+    /// True for the containers that usher orders: all containers of the pod except the sandbox and
+    /// guests. A guest is a container that usher leaves alone.
     pub fn is_ordered(&self) -> bool {
         self.kind == ContainerKind::Workload && self.role_policy().is_ordered
     }
@@ -131,9 +132,8 @@ impl Container {
         self.role_policy().is_helper && self.state.is_started()
     }
 
-    /// True while the container's stop request may be a mistake: the only sign of it is an Exec
-    /// that may be either the preStop or the postStart handler. This is so if both handlers are the
-    /// same command and the Exec came when a postStart was possible.
+    /// True while the container's stop request may be a mistake. The shim has inferred this request
+    /// from an Exec that is either the preStop or the postStart handler: both run the same command.
     pub fn is_request_doubtful(&self) -> bool {
         let post_start = self.state.post_start();
         let may_be_either = post_start.is_some_and(|known| known.may_be_pre_stop());

@@ -80,9 +80,9 @@ impl Pod {
         if kind == ContainerKind::Workload {
             let is_new = self.history.of(&name).is_none();
             let is_restart_of_all = self.is_restart_of_all(&name);
-            // kubelet counts restarts of this container, although its name is new in this sandbox.
-            // So the container has run in an earlier sandbox of the pod, unless the whole pod was
-            // restarted in this sandbox.
+            // kubelet says that it has restarted this container, but the name is new in this
+            // sandbox. So the container has run in an earlier sandbox of the pod. The exception is
+            // a restart of the whole pod in this sandbox, which clears the history.
             self.is_later_sandbox |= facts.restart_count > 0 && is_new && !self.was_restarted;
             if let Some(timeout) = timeout {
                 let whole = Duration::from_secs(timeout.as_secs_f64().ceil() as u64);
@@ -92,7 +92,8 @@ impl Pod {
             if is_restart_of_all {
                 self.note_restart_of_all(&name);
             }
-            // In a pod that starts over every name is new again.
+            // If the pod starts over with this Create, the history was just cleared. So the name
+            // counts as new.
             if self.history.of(&name).is_none() {
                 self.last_new_name = now;
             }
@@ -167,10 +168,12 @@ impl Pod {
         self.settle(now);
     }
 
-    /// The relation of `container` to the termination under way, when the engine reports that the
-    /// container is created. Always [`Arrival::InTime`] without a termination.
+    /// Decides what becomes of `container` when the OCI runtime has created it: the container stays
+    /// in its run, moves to the next run, or is ended at once. Without a termination, the container
+    /// always stays in its run ([`Arrival::InTime`]).
     fn arrival(&self, container: &Container) -> Arrival {
-        // A defer container is in time: it still runs if its step is not past.
+        // A defer container stays in its run, because its turn may still come. If the turn is over,
+        // the rule `defer_is_skipped` ends the container.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
             && !container.is_of_next_run;
@@ -221,8 +224,8 @@ impl Pod {
         {
             self.undo(container);
         }
-        // A container that is still to be restored from a checkpoint has no parked process, whose
-        // exit would answer the Start.
+        // Usually the exit of the process answers an open Start. But a container that is still to
+        // be restored from a checkpoint has no process. So its Start is answered here.
         if let Some(blocked) = container.state.as_blocked() {
             let refusal = Refusal::EndedBeforeStart {
                 name: container.name.clone(),
@@ -241,15 +244,16 @@ impl Pod {
     }
 
     /// Records the removal of a container that has not exited, usually because its creation failed.
-    /// If an earlier container of this name is alive, the history goes back to that container.
-    /// Otherwise the name has failed.
+    /// If an earlier container of this name is alive, that container becomes the current one again.
+    /// Otherwise the history records a failure for this name.
     fn undo(&mut self, container: &Container) {
         let (name, number) = (&container.name, container.number);
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
             let (is_started, heir) = (heir.is_started_sidecar(), heir.number);
             self.history.inherit(name, number, heir);
-            // If the earlier container has started up during the failed creation, this was not
-            // recorded.
+            // The history records a startup only for the last container created under a name. So a
+            // startup of `heir` was not recorded while the removed container existed. It is
+            // recorded now.
             if is_started {
                 self.history.record_start(name, heir);
             }

@@ -49,8 +49,9 @@ impl Subject<'_> {
 
     /// Rule: the defer containers of the current step run one after another. When the time of a
     /// container is over, the container gets its stop signal, then SIGKILL. If SIGKILL does not end
-    /// it, the termination no longer waits for it. A defer container that still runs from a
-    /// disproved termination gets its signals even outside of its step.
+    /// it, the termination no longer waits for it. A defer container may still run from an earlier
+    /// termination that the shim had inferred by mistake. This container gets its signals even
+    /// outside of its step.
     pub(super) fn defer_is_due(&self) -> Option<Due<Decision>> {
         let pod = self.pod;
         let turn = self.container.defer_turn()?;
@@ -61,9 +62,9 @@ impl Subject<'_> {
             .pod_facts
             .ends
             .filter(|_| pod.turn_under_way() == Some(turn))?;
-        // A defer container may still run from an earlier termination that was inferred and then
-        // disproved. It gets its signals in time, even if the defer containers before it in the
-        // list have not run yet.
+        // A defer container may still run from an earlier termination that the shim had inferred by
+        // mistake. It gets its signals in time, even if the defer containers before it in the list
+        // have not run yet.
         if !self.is_next_defer(turn) && !self.container.state.is_running() {
             return None;
         }
@@ -107,8 +108,9 @@ impl Subject<'_> {
         }
     }
 
-    /// True if the defer container was started in an earlier termination, which was disproved, and
-    /// still runs without a stop signal while its step is skipped or past.
+    /// True if the defer container still runs without a stop signal, although its step is skipped
+    /// or past. An earlier termination has started the container. That termination was inferred,
+    /// and then turned out to be wrong.
     fn has_no_turn_left(&self, turn: DeferTurn) -> bool {
         let running = self.container.state.as_running();
         let is_undelivered = running.is_some_and(|running| running.stop == Stop::Undelivered);
@@ -157,9 +159,9 @@ impl Subject<'_> {
         next.is_some_and(|next| next.number == self.container.number)
     }
 
-    /// True if this defer container runs in its turn and may be granted more time: the grace
-    /// period, with all time granted so far, is over, and the container has had no stop signal.
-    /// False if it has a limit of its own that ends before.
+    /// True if this defer container runs in its turn, has got no stop signal, and its time is over.
+    /// Its time is the grace period plus all time granted so far. The shim may then grant more.
+    /// False for a container whose time ends earlier because of its own limit or a restart.
     pub(super) fn is_late_defer(&self) -> bool {
         let turn = self.pod.turn_under_way();
         let is_next = turn.is_some_and(|turn| self.is_next_defer(turn));
@@ -178,8 +180,8 @@ impl Pod {
     /// wait for it. `None` if none is left. Does not count a container whose Start has not come, or
     /// whose exit the termination no longer waits for.
     fn next_defer(&self, turn: DeferTurn) -> Option<&Container> {
-        // A defer container may exit before the driver has reported if its program was executed.
-        // Until that report, the container may still be run again.
+        // A defer container may exit before the driver reports the outcome of its execution. Until
+        // that report, the container may still be run again.
         let is_in_time = self.ends().is_some_and(|ends| self.now < ends.stuck());
         let may_run_again = |container: &Container| is_in_time && container.state.has_early_exit();
         let counts = |container: &Container| {
@@ -207,8 +209,8 @@ impl Pod {
     }
 
     /// The time by which all defer containers of a turn have exited at the latest. Their step
-    /// begins at `began` and has the deadlines `ends`. With `ahead_of`, counts only the defer
-    /// containers that run before this one.
+    /// begins at `began` and has the deadlines `ends`. If `ahead_of` is a container, only the defer
+    /// containers that run before it count.
     pub(super) fn latest_end_of_defers(
         &self,
         turn: DeferTurn,
@@ -282,8 +284,9 @@ impl Pod {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // A container that still runs from a disproved termination has not been signaled yet. So it
-        // gets SIGKILL at the earliest two seconds after this step began.
+        // A container may still run from an earlier termination that the shim had inferred by
+        // mistake. It has not been signaled yet. So it gets SIGKILL at the earliest two seconds
+        // after this step began.
         let began = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(began.unwrap_or_default()).after(MIN_GRACE);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));

@@ -24,7 +24,7 @@ use super::task::{LAST_WORDS_WITHIN, SignalOrder};
 use super::termination::Termination;
 use super::time::Time;
 
-/// Everything that an effect can reach.
+/// The data that an effect may read or change: one container, and common data of its pod.
 pub(super) struct ContainerContext<'a> {
     pub id: &'a ContainerId,
     pub container: &'a mut Container,
@@ -32,7 +32,7 @@ pub(super) struct ContainerContext<'a> {
     pub now: Time,
     pub termination: Option<&'a mut Termination>,
     pub history: &'a mut History,
-    /// Sizes by container name: that of the container created last under the name.
+    /// Sizes by container name. If a name had several containers, the size is that of the last one.
     pub sizes: &'a mut BTreeMap<String, Size>,
     pub allowance: &'a mut Allowance,
     /// Number of executions of programs in this pod so far.
@@ -140,8 +140,8 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// The state of the postStart handler if the Start is answered now: an Exec that follows soon
-    /// may be the handler.
+    /// The state of the postStart handler if the Start is answered now: an Exec that comes soon
+    /// after the answer may be the handler.
     pub fn possible_post_start(&self) -> PostStart {
         PostStart::Possible { answered: self.now }
     }
@@ -177,7 +177,7 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Ends a parked container without executing its program: kills its process. When the process
+    /// Ends a container whose program is not executed yet: kills the init process. When the process
     /// has exited, an open Start is refused, and the caller gets `code`. `last_words` goes to the
     /// container's stderr and termination message.
     pub fn end(&mut self, code: u32, last_words: Option<String>) {
@@ -225,8 +225,8 @@ impl ContainerContext<'_> {
         });
     }
 
-    /// Delivers the stop signal, and schedules SIGKILL at `kill_at`, if that is known. Does nothing
-    /// if no program runs or is being executed.
+    /// Delivers the stop signal. If `kill_at` is a time, also schedules SIGKILL for this time. Has
+    /// an effect only if the program runs or is being executed.
     fn deliver_stop(
         &mut self,
         signal: Signal,
@@ -245,9 +245,10 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Delivers the stop signal, also if it was delivered before, and schedules SIGKILL at
-    /// `kill_at` unless it is scheduled earlier. Happens once: a second SIGKILL of the caller
-    /// neither shortens the deadline nor resends the signal.
+    /// Delivers the stop signal shortly before SIGKILL, even if the stop signal was delivered
+    /// before. SIGKILL follows at `kill_at`, unless it is scheduled earlier. A second call does
+    /// nothing. So a second SIGKILL of the caller neither shortens the deadline nor resends the
+    /// signal.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
         let Some(stop) = self.container.state.stop_mut() else {
             return;
@@ -282,10 +283,11 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Handles the first open SIGKILL of the caller: with `then`, carries out this decision in
-    /// place of the signal and answers the Kill. Otherwise passes the signal on, and the driver
-    /// answers the Kill with the outcome. `ends_grace` also ends the termination's grace period.
-    /// With `ends_defers`, no other defer container begins any more.
+    /// Handles the first SIGKILL of the caller that the rules have not handled yet. If `then` is a
+    /// decision, the shim carries it out instead of sending SIGKILL, and answers the Kill.
+    /// Otherwise SIGKILL is passed on, and the driver answers the Kill with the outcome. If
+    /// `ends_grace`, the termination's grace period ends now. If `ends_defers`, no other defer
+    /// container begins.
     fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {
         if self.container.kills.is_empty() {
             return;
@@ -349,8 +351,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Stops a failed container, and makes no more attempts of its probe. The stop signal comes now
-    /// and SIGKILL at `kill_at`, unless the stop signal was delivered before.
+    /// Stops a failed container, and ends the attempts of its probe. The stop signal comes now, and
+    /// SIGKILL at `kill_at`. If the stop signal was delivered before, the stop under way goes on
+    /// unchanged.
     fn fail(&mut self, signal: Signal, why: SignalReason, kill_at: Time) {
         if let Some(running) = self.container.state.as_running_mut() {
             running.watch = match running.watch.is_startup() {
@@ -382,9 +385,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Records and logs that a sidecar is started in the sense of KEP-753: its program runs, its
-    /// startup probe has succeeded, and no postStart handler runs or has failed. Otherwise, and for
-    /// other containers, does nothing.
+    /// Records and logs that a sidecar is started in the sense of KEP-753: its program runs, and
+    /// its startup probe, if any, has succeeded. Does nothing before that, while a postStart
+    /// handler runs, or after a failed handler. Does nothing for containers with other roles.
     pub fn note_if_started(&mut self) {
         if !self.container.is_started_sidecar() {
             return;

@@ -45,8 +45,8 @@ pub struct Exec<'a> {
 /// The state of the postStart handler of a container whose Start was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum PostStart {
-    /// The next Exec may be the handler: Start was answered at `answered`, and no container was
-    /// created since.
+    /// The next Exec may be the postStart handler. Start was answered at `answered`, and no
+    /// container was created since.
     Possible { answered: Time },
     /// The shim takes this Exec for the handler. If `may_be_pre_stop` is true, the Exec may also be
     /// the preStop handler, because both handlers have the same command.
@@ -61,10 +61,11 @@ pub(super) enum PostStart {
     Failed { at: Time },
     /// The handler has succeeded. The shim runs it again after a restart in place.
     Over,
-    /// The shim runs the handler again after a restart in place. If the first run failed at
-    /// `failed`, kubelet still stops the container.
+    /// After a restart in place, the shim runs the handler again. `failed` is the time at which
+    /// kubelet's own run of the handler failed. kubelet stops the container after this failure,
+    /// even if the run by the shim succeeds.
     Repeating { failed: Option<Time> },
-    /// The shim assumes that the container has no handler, or no longer waits for the handler.
+    /// The shim assumes that the container has no handler, or has stopped waiting for the handler.
     Absent,
 }
 
@@ -91,7 +92,8 @@ impl PostStart {
         }
     }
 
-    /// Returns the state after a restart in place: the shim repeats a handler that was run.
+    /// Returns the state of the postStart handler after a restart in place. If the handler was run
+    /// before, the shim runs it again.
     pub fn once_more(&self) -> PostStart {
         match self {
             PostStart::Failed { at } => PostStart::Repeating { failed: Some(*at) },
@@ -100,12 +102,13 @@ impl PostStart {
         }
     }
 
-    /// True if this Exec is taken for the handler.
+    /// True while the shim regards the Exec with this id as the running handler.
     fn is_run_by(&self, exec: &str) -> bool {
         matches!(self, PostStart::Running { exec_id, .. } if exec_id == exec)
     }
 
-    /// True if the Exec that the shim takes for the handler may also be the preStop handler.
+    /// True if the Exec that the shim regards as the postStart handler may be the preStop handler
+    /// instead.
     pub fn may_be_pre_stop(&self) -> bool {
         matches!(self, PostStart::Running { may_be_pre_stop, .. } if *may_be_pre_stop)
     }
@@ -176,9 +179,10 @@ impl Pod {
         Ok(is_pre_stop.then(|| StopRequest::pre_stop(self.now, grace)))
     }
 
-    /// True while the shim takes this Exec of a sidecar for the running postStart handler. The
-    /// driver asks right after [`handle_exec`](Pod::handle_exec) and keeps the Exec:
-    /// [`Action::PostStart`](super::Action::PostStart) runs it again after a restart in place.
+    /// True while the shim regards this Exec of a sidecar as the running postStart handler. The
+    /// driver calls this method right after [`handle_exec`](Pod::handle_exec). If the result is
+    /// true, the driver keeps the Exec for [`Action::PostStart`](super::Action::PostStart), which
+    /// runs it again after a restart in place.
     pub fn is_post_start(&self, id: &ContainerId, exec_id: &str) -> bool {
         self.known(id).is_ok_and(|container| {
             let post_start = container.state.post_start();
@@ -201,10 +205,10 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Drops assumed postStart handlers because the caller creates another container. kubelet
-    /// creates no other container while a postStart handler runs, nor after its failure until the
-    /// container is stopped. So an Exec that still runs, or has failed without a stop of its
-    /// container, was no handler.
+    /// Drops assumed postStart handlers, because the caller creates another container. While a
+    /// postStart handler runs, kubelet creates no other container. After a failed handler, kubelet
+    /// first stops the container. So an Exec that still runs was no handler. The same is true of an
+    /// Exec that has failed if its container was not stopped.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {
@@ -267,9 +271,9 @@ impl ContainerContext<'_> {
             !exec.has_deadline && !exec.is_interactive && self.container.role_policy().is_helper;
         let post_start = self.container.state.post_start_mut();
         let post_start = post_start.filter(|known| may_be_post_start && known.may_be_run(self.now));
-        // The postStart and the preStop handler may be the same command. So even if a postStart
-        // handler may come now, this Exec may be the preStop handler. In this case a second stop
-        // request proves it ([`Container::is_request_doubtful`]).
+        // The postStart and the preStop handler may have the same command. The shim then takes this
+        // Exec for both. A second stop request proves that it is the preStop handler
+        // ([`Container::is_request_doubtful`]).
         if let Some(post_start) = post_start {
             *post_start = PostStart::Running {
                 exec_id: exec.id.to_owned(),
@@ -310,8 +314,9 @@ impl ContainerContext<'_> {
         self.note_if_started();
     }
 
-    /// Takes the container's postStart handler for absent if its Exec has not come, still runs, or
-    /// has failed. A failed handler stays if the container is being stopped.
+    /// Drops the assumption that the container has a postStart handler. A handler that has
+    /// succeeded, or that the shim runs again, stays recorded. The failure of a handler stays
+    /// recorded only if the container is being stopped.
     fn disprove_post_start(&mut self) {
         let is_stopped = self.container.request.is_some() || self.container.is_being_stopped();
         let Some(post_start) = self.container.state.post_start_mut() else {
@@ -334,7 +339,7 @@ impl ContainerContext<'_> {
     pub(super) fn forget_post_start(&mut self) {
         let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
-        // While the handler was only possible, the container was already recorded as started.
+        // Only a handler that had begun has delayed the record of the sidecar's start.
         if before.is_some_and(|before| before.is_in_the_way()) {
             self.note_if_started();
         }
@@ -365,8 +370,14 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: held containers wait only for a limited time for a postStart handler, for the start of
-    /// its Exec, and for the stop of a container whose handler has failed.
+    /// Rule: other containers wait for the postStart handler of a sidecar. This wait has a limit in
+    /// three cases:
+    ///
+    /// - The Exec of a possible handler has not come yet.
+    /// - The Exec has come, but its process is not started yet.
+    /// - The handler has failed, but the sidecar is not being stopped yet.
+    ///
+    /// The wait for a running handler has no limit.
     pub(super) fn post_start_wait_is_over(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         if !container.role_policy().is_helper || pod.termination.is_some() {
@@ -394,8 +405,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// True if the program of a created container is not executed yet. Counts only containers that
-    /// usher orders, without defer containers.
+    /// True if any container still waits for its Start or its turn, so that its program is not
+    /// executed yet. Ignores defer containers, and containers that usher does not order.
     fn is_anything_parked(&self) -> bool {
         let mut containers = self.containers.values();
         containers.any(|it| it.is_ordered() && it.defer_turn().is_none() && it.state.is_parked())

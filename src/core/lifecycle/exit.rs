@@ -22,8 +22,8 @@ pub(super) enum Exit {
     /// The process exited while its program was being executed. TaskStart has to be published
     /// before TaskExit, so the shim waits for the outcome of the execution.
     Early(ExitStatus),
-    /// The exit has no meaning: the creation of the container is being undone, or the container has
-    /// no process at present. Such an exit is reported after a failed restart.
+    /// The exit needs no reaction: the creation of the container is being undone, or the container
+    /// has no process at present. For example, the exit comes from a failed restart in place.
     OfNoProcess,
     /// The program is to be restarted in place; it ran for this duration.
     Restarts(Duration, ExitStatus),
@@ -34,8 +34,8 @@ pub(super) enum Exit {
 pub(super) struct Last {
     /// The exit status and stop state of the container's program, if the program was executed.
     program: Option<(ExitStatus, Stop)>,
-    /// The entry for the history. The second value is the reason for the pod's end if this exit ends
-    /// the pod. There is no entry for the sandbox, or for a container of the next run.
+    /// The entry for the history. The second value is the reason for the pod's end if this exit
+    /// ends the pod. There is no entry for the sandbox, or for a container of the next run.
     end: Option<(End, Option<Cause>)>,
     /// The exit is withheld from the caller for now.
     is_withheld: bool,
@@ -48,8 +48,9 @@ pub(super) struct Last {
 impl Pod {
     /// Records that the container's init process has exited. If the container has its own PID
     /// namespace, goes on with [`handle_container_exited`](Pod::handle_container_exited). Otherwise
-    /// the driver first kills the processes that init has left behind ([`Action::KillRest`]): after
-    /// the caller's Delete, these kills could hit a new container with the same id.
+    /// the driver kills the processes that init has left behind ([`Action::KillRest`]) before the
+    /// exit is reported. Later kills could hit a new container, because the caller may use the same
+    /// id again after its Delete.
     pub fn handle_init_exited(&mut self, now: Time, id: &ContainerId, status: ExitStatus) {
         let leaves_rest =
             |it: &Container| it.state.freezer().is_some() && !it.bundle.has_own_pid_namespace;
@@ -84,8 +85,8 @@ impl Pod {
         }
     }
 
-    /// Handles an exit of the container's process. Does nothing for `None`, which means that a
-    /// program was executed and no exit has arrived before the report of this execution.
+    /// Handles an exit of the container's process. Does nothing if `status` is `None`, which means
+    /// that no exit has arrived yet.
     pub(super) fn handle_exit(&mut self, id: &ContainerId, status: Option<ExitStatus>) {
         if let Some(status) = status {
             self.on_event(
@@ -149,7 +150,7 @@ impl Pod {
         program: Option<(ExitStatus, Stop)>,
         reported: u32,
     ) -> Option<(End, Option<Cause>)> {
-        // The exit of a container of the next run does not matter for the current run.
+        // If the container belongs to the next run, its exit does not matter for the current run.
         if container.kind != ContainerKind::Workload || container.is_of_next_run {
             return None;
         }
@@ -182,8 +183,9 @@ impl Pod {
         status: ExitStatus,
         stop: Stop,
     ) -> u32 {
-        // A container that was stopped for a failure has failed, unless its turn to stop came
-        // before its restart.
+        // A container that was stopped because a probe or postStart handler failed counts as
+        // failed. But if its turn to stop in a termination has come, the container counts as
+        // stopped.
         let has_failed = stop.is_for_failure() && !self.turn_has_come(container);
         let was_stopped = stop.since().is_some() && !has_failed;
         let was_stopped_by_us = was_stopped && stop.why() != Some(SignalReason::PassedOn);
@@ -203,17 +205,20 @@ impl Pod {
         }
     }
 
-    /// True if the pod's next sandbox may need the container, so that the shim must not report a 0.
-    /// For a sidecar, the cause of the termination decides, and the reason of the sidecar's own
-    /// stop. Another container is needed only if an essential container has failed and the shim was
-    /// stopping this container. `stop` is the progress of the container's stop before its exit.
+    /// True if the pod's next sandbox may need the container. The shim then replaces an exit code
+    /// of 0 by the [code in place of success](Pod::code_in_place_of_success). For a sidecar, the
+    /// answer depends on why the pod terminates, and on whether and why the sidecar was stopped. A
+    /// container with another role is needed only if it was being stopped after the failure of an
+    /// essential container. `stop` is the progress of the container's stop before its exit.
     fn is_needed_in_next_sandbox(&self, container: &Container, stop: Stop) -> bool {
         let is_helper = container.role_policy().is_helper;
         match self.termination.as_ref().map(Termination::cause) {
-            // A container stopped for a failure has not succeeded.
+            // The shim stopped the sidecar because it had failed. So an exit code of 0 is no
+            // success.
             _ if is_helper && stop.is_for_failure() && !self.turn_has_come(container) => true,
             Some(Cause::EssentialFailed { .. }) => is_helper || stop.since().is_some(),
-            // The caller may still disprove an inferred termination.
+            // The shim may have inferred this termination by mistake. So a sidecar that exited
+            // without a stop may be needed again.
             Some(Cause::Inferred) => is_helper && stop.since().is_none(),
             Some(cause) => cause.is_followed_by_another() && is_helper,
             // The container was asked to stop, and exited by itself before its signal was
@@ -224,9 +229,10 @@ impl Pod {
 
     /// The code reported for a container that the shim has stopped, or has ended before its program
     /// was executed, or whose exit was hidden for a time. For a defer container, the same as
-    /// [`code_of_defer`](Pod::code_of_defer). Otherwise the setting `sidecar-exit-code` decides if
-    /// the failure of a sidecar is hidden. A hidden failure, and a 0, become the [code in
-    /// place of success](Pod::code_in_place_of_success).
+    /// [`code_of_defer`](Pod::code_of_defer). For other containers, the [code in place of
+    /// success](Pod::code_in_place_of_success) replaces a 0. It also replaces the failure of a
+    /// sidecar if the setting `sidecar-exit-code` hides this failure. Any other code is reported
+    /// unchanged.
     pub(super) fn masked_code(&self, container: &Container, status: ExitStatus) -> u32 {
         if container.defer_turn().is_some() {
             return self.code_of_defer(status);
@@ -247,10 +253,10 @@ impl Pod {
         }
     }
 
-    /// The code reported in place of a success: 0 or, under `OnFailure`, 143 unless the run is
-    /// complete. After a 0, the caller does not create the container again in the pod's next
-    /// sandbox, but an incomplete run needs it there. Under `OnFailure`, also 143 after the failure
-    /// of an essential container.
+    /// The code reported in place of a success: 143 if the restart policy is `OnFailure` and the
+    /// pod's next sandbox needs the container, otherwise 0. The next sandbox needs the container if
+    /// the run is not complete, or if an essential container has failed. After a 0 under
+    /// `OnFailure`, the caller would not create the container there.
     pub(super) fn code_in_place_of_success(&self) -> u32 {
         let is_run_again = self
             .plan

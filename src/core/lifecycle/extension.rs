@@ -1,8 +1,9 @@
 //! More time for a defer container that still runs when the grace period is over.
 //!
-//! The source is the defer proposal, "TerminationGracePeriod", solutions 1 and 2. The container
-//! gets one more probe period each time its liveness probe succeeds, or one more interval each time
-//! its time is over. All defer containers share the number of intervals and the maximum time.
+//! The source is the defer proposal, "TerminationGracePeriod", solutions 1 and 2. The setting
+//! `grace-extension` selects one of them. With probes, each success of the container's liveness
+//! probe grants one more probe period. With intervals, the container gets one more interval each
+//! time its time is over. All defer containers share the number of intervals and the maximum time.
 
 use std::time::Duration;
 
@@ -39,9 +40,9 @@ pub(super) struct Extension {
 }
 
 impl Extension {
-    /// Prepares for the turn of a defer container: forgets that the container before was probed or
-    /// refused more time. Keeps the time and the number of intervals granted so far, which count
-    /// for all defer containers together.
+    /// Prepares for the turn of a defer container. Forgets the probe attempt of the previous defer
+    /// container, and any refusal of more time. Keeps the time and the number of intervals granted
+    /// so far, which count for all defer containers together.
     pub fn begin(&mut self) {
         self.attempt = None;
         self.refused = false;
@@ -49,11 +50,18 @@ impl Extension {
 }
 
 impl Subject<'_> {
-    /// Rule: a defer container whose time is over, including time granted before, gets one more
-    /// interval. Or its liveness probe is attempted: success gives it one more probe period. If it
-    /// may get no more time, the rule refuses more, and the rule `defer_is_due` then delivers its
-    /// stop signal. `None` before, without the setting `grace-extension`, after the stop signal, or
-    /// if the container's own limit ends first.
+    /// Rule: when the time of a defer container is over, the shim decides if the container gets
+    /// more time. The container's time includes all time granted before. The setting
+    /// `grace-extension` says what the shim does:
+    ///
+    /// - It gives the container one more interval, if an interval is left.
+    /// - Or it attempts the container's liveness probe, as soon as there is CPU time for the
+    ///   attempt. A success gives the container one more probe period.
+    /// - In all other cases the container gets no more time. The rule `defer_is_due` then delivers
+    ///   its stop signal.
+    ///
+    /// `None` before that time, without the setting, after the stop signal, or after a refusal.
+    /// Also `None` if the container's own time limit ends first.
     pub(super) fn extension_is_decided(&self) -> Option<Due<Decision>> {
         let (pod, container) = (self.pod, self.container);
         let extension = pod.extension()?;
@@ -139,7 +147,8 @@ impl Pod {
     /// The deadlines of a step of defer containers. If the settings extend the grace period, the
     /// stop signal comes at the end of the grace period plus the time granted so far, and SIGKILL
     /// two seconds later. The stop signal also waits for an attempt of the liveness probe that is
-    /// under way. Returns the usual deadlines `ends` without an extension, or if they are later.
+    /// under way. Returns `ends`, the usual deadlines, if the settings allow no extension or if
+    /// `ends` are later.
     pub(super) fn extended(&self, ends: StepDeadlines) -> StepDeadlines {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;
@@ -215,8 +224,9 @@ impl ContainerContext<'_> {
     }
 
     /// Records the result of a probe of the container's program; `execution` is the number of the
-    /// program's execution. Only a probe that [`Decision::AskForMore`] began counts: a success
-    /// grants time for one more probe period, a failure ends the extension.
+    /// program's execution. Ignores all probes but the one that [`Decision::AskForMore`] began. If
+    /// this probe succeeds, it grants time for one more probe period. If it fails, it ends the
+    /// extension.
     pub(super) fn record_extension_probe(&mut self, execution: u64, succeeded: bool) {
         let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {
             return;

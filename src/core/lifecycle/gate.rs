@@ -24,7 +24,8 @@ pub enum Missing {
     Ended(u32),
     /// The program does not run: it waits to be executed, or has exited. The summary says which.
     NotExecuted(StateSummary),
-    /// The program runs, but the container is not started yet.
+    /// The program of a sidecar runs, but its startup probe or its postStart handler has not
+    /// succeeded yet.
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
     NotDone,
@@ -46,11 +47,12 @@ impl fmt::Display for Missing {
 }
 
 impl Pod {
-    /// The names that `container` waits for before its program is executed, in the order of the
-    /// plan. They are init containers that have not exited with 0, and sidecars that are not
-    /// started, in earlier stages or, for an app, in all stages. An app waits only for init
-    /// containers that the caller has created again, if an earlier container of its name has run.
-    /// Empty for other roles: a defer container waits for the termination, the others for nothing.
+    /// Returns the names that `container` waits for before its program is executed, in the order of
+    /// the plan. They are init containers that have not exited with 0, and sidecars that are not
+    /// started. An init container or a sidecar waits for the earlier stages, an app for all stages.
+    /// If an earlier container of the app's name has run, the app waits only for init containers
+    /// that the caller has created again. Empty for other roles: a defer container waits for the
+    /// termination, the others for nothing.
     pub(super) fn awaited_names(&self, container: &Container) -> Vec<String> {
         let Some(plan) = &self.plan else {
             return Vec::new();
@@ -69,8 +71,8 @@ impl Pod {
     }
 
     fn is_waited_for(&self, name: &str, container: &Container) -> bool {
-        // An app whose name has run before waits only for init containers that the caller has
-        // created again.
+        // If an earlier container of the app's name has run, the app waits only for init containers
+        // that the caller has created again after their success.
         let has_had_its_turn = container.role_policy().start_condition
             == StartCondition::AfterAllStages
             && self
@@ -126,7 +128,8 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
             ReadyWhen::Started => !policy.restarts(past.code?),
-            // An init container that is missing after its exit did not succeed, whatever its code.
+            // The init container has exited and is still waited for. So it has failed, whatever its
+            // code.
             ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)
@@ -144,9 +147,9 @@ impl Pod {
         })
     }
 
-    /// True if every container of `missing` exists or is being created, and has not exited. If not,
-    /// the waiting container's turn cannot come until the caller creates a container, which kubelet
-    /// does only after the answer to Start.
+    /// True if each container that the waiting container waits for (`missing`) is alive or being
+    /// created. Otherwise the caller must first create one of them. Kubelet does so only after the
+    /// answer to Start.
     pub(super) fn can_come_by_itself(&self, missing: &[String]) -> bool {
         missing.iter().all(|name| {
             self.current(name)
@@ -155,9 +158,10 @@ impl Pod {
     }
 
     /// Describes the wait of a container, for the caller and logs: the `names` that the container
-    /// waits for, with their roles and states. Without `names`, a defer container waits for the end
-    /// of the pod, and so does any container while the pod terminates or is about to. Every other
-    /// container waits for its own start. Returns an empty text for a pod without a plan.
+    /// waits for, with their roles and states. If `names` is empty, the container waits for its own
+    /// start or for the end of the pod. Defer containers always wait for the end of the pod. All
+    /// other containers do so only if the pod terminates or is about to terminate. Returns an empty
+    /// text for a pod without a plan.
     pub(super) fn describe(&self, container: &Container, names: &[String]) -> String {
         let Some(plan) = &self.plan else {
             return String::new();
@@ -200,16 +204,16 @@ impl Pod {
 }
 
 impl Subject<'_> {
-    /// True while a termination that the shim has decided does not begin, because listed defer
-    /// containers are not created yet ([`Pod::awaits_defers`]).
+    /// True while the shim puts off a termination that it has decided, because listed defer
+    /// containers are not created or not started yet ([`Pod::awaits_defers`]).
     pub(super) fn awaits_defers(&self) -> bool {
         let from = self.pod_facts.defers_awaited_from;
         from.is_some_and(|from| from <= self.pod.now)
     }
 
-    /// True if the shim may execute the container's program now, once its Start has come. Always
-    /// true for guests and native init containers. False for a defer container, which runs by the
-    /// rule `defer_is_due`.
+    /// True if the shim may execute the program of a started container now. Always true for
+    /// containers that the caller alone starts and stops: native init containers and containers
+    /// outside the pod's plan. False for a defer container, which runs by the rule `defer_is_due`.
     pub(super) fn may_run(&self) -> bool {
         let (pod, policy) = (self.pod, self.container.role_policy());
         if !self.container.is_ordered() {

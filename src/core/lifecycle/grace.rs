@@ -111,8 +111,8 @@ impl Budget {
                 limit.max(least)
             }
         };
-        // Containers whose turn has not come are signaled together, two seconds before SIGKILL, or
-        // halfway through a shorter step.
+        // Containers whose turn has not come are signaled together, two seconds before SIGKILL. If
+        // the step has less than four seconds, they are signaled halfway through the step.
         let half = kill
             .saturating_sub(began)
             .checked_div(2)
@@ -124,8 +124,8 @@ impl Budget {
         Some(Share { ask_all, kill })
     }
 
-    /// The deadlines of a step of defer containers if `granted` is added to the grace period: the
-    /// stop signal at the end of both, and SIGKILL two seconds later.
+    /// The deadlines of a step of defer containers if `granted` is added to the grace period. The
+    /// stop signal comes at the end of the extended grace period, and SIGKILL two seconds later.
     pub fn extended(&self, granted: Duration) -> Share {
         let ask_all = self.grace.saturating_add(granted);
         Share {
@@ -159,10 +159,10 @@ impl Budget {
             .collect()
     }
 
-    /// Longest delay of the answer to a stop request whose signal is not delivered yet, if no defer
-    /// container may exceed the grace period. The caller's timer starts at the answer, and the
-    /// caller sends SIGKILL at the end of the grace period. So the delay leaves time for the
-    /// containers stopped last.
+    /// Longest time for which the shim delays its answer to a stop request whose signal is not
+    /// delivered yet. Another limit applies if defer containers may exceed the grace period. The
+    /// caller starts its timer when it gets the answer, and sends SIGKILL at the end of the grace
+    /// period. So the delay leaves time for the containers that are stopped last.
     pub fn answer_delay(&self) -> Duration {
         match self.policy {
             GracePolicy::Shared | GracePolicy::Reserve => MIN_GRACE,
@@ -185,8 +185,9 @@ impl Budget {
         }
     }
 
-    /// True if containers get two seconds even when the caller leaves none. For example, a sidecar
-    /// that gets the caller's SIGKILL before its turn first gets its stop signal.
+    /// True if containers get two seconds even when the caller leaves none. For example, the caller
+    /// may send SIGKILL to a sidecar before the sidecar's turn. The sidecar then gets its stop
+    /// signal first, and SIGKILL two seconds later.
     pub fn gives_a_last_chance(&self) -> bool {
         match self.policy {
             GracePolicy::Strict => false,

@@ -9,23 +9,24 @@ use super::action::Cause;
 use super::time::Time;
 
 /// Maximum number of names that are remembered. A pod's spec has fewer. If a caller uses more, the
-/// shim does not infer the completion of a run whose apps are not listed, because that takes the
-/// records of all names.
+/// shim has no record of some names. It then does not infer the completion of a run whose apps are
+/// not listed, because one of the unrecorded names may be an app.
 pub(super) const NAMES_AT_MOST: usize = 1024;
 
-/// Delay until the exit of a container that was asked to stop counts as final: its caller may be
-/// about to create it again, whatever the code. Kubelet does so after a failed liveness probe or a
-/// changed image.
+/// Time from the exit of a stopped container until this exit counts as final. Meanwhile, the caller
+/// may create the container again, whatever its exit code. Kubelet does so after a failed liveness
+/// probe or a changed image.
 const ASKED_COUNTS_AFTER: Duration = Duration::from_secs(30);
 
-/// Delay until the exit of a container counts as final if its caller creates the container again
-/// after this exit code: longer than kubelet's longest back-off of 5 min.
+/// Time from an exit until it counts as final, if the setting `caller-restarts` covers the exit
+/// code. The shim expects the caller to create the container again within this time. Kubelet's
+/// longest back-off is 5 min.
 const CALLER_RESTARTS_WITHIN: Duration = Duration::from_secs(360);
 
-/// Longest time between two exits while the caller restarts the whole pod. Kubelet gives each
-/// container 2 s, and stops the next one as soon as this one has exited. A later exit has another
-/// cause, even if the container got only 2 s: these may be the rest of its grace period after a
-/// preStop handler that the shim cannot see.
+/// Longest time between two successive exits while the caller restarts the whole pod. Kubelet gives
+/// each container 2 s, and stops the next container as soon as one has exited. A later exit has
+/// another cause, even if its container got only 2 s. A preStop handler that the shim cannot see
+/// may have used up the rest of its grace period.
 pub const RESTARTS_ALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// The history of all container names of a pod.
@@ -50,16 +51,17 @@ pub(super) struct NameRecord {
     pub started: Option<u64>,
     /// Creation number of the last container of this name whose program was executed.
     pub ran: Option<u64>,
-    /// True if a defer container of this name has run in a termination that was not disproved.
+    /// True if a defer container of this name has had its turn in a termination. False again if the
+    /// shim had inferred that termination by mistake.
     pub deferred: bool,
-    /// Creation number of the first container that was created under this name after its program
-    /// last succeeded.
+    /// Creation number of the oldest container of this name that was created after the name's last
+    /// success. `None` if no container was created since.
     pub reopened: Option<u64>,
     /// The exit code of the last container: the program's own, even if the shim reports another
     /// one. `None` until the container has exited and is not restarted in place.
     pub code: Option<u32>,
-    /// The time from which the exit of the last container is final for the pod, unless the caller
-    /// creates another container of this name before.
+    /// The time from which the exit of the last container is final for the pod. If the caller
+    /// creates another container of this name before this time, the exit no longer counts.
     pub counts: Time,
     /// The reason for the pod's end, if the exit of the last container ends the pod.
     pub fatal: Option<Cause>,
@@ -70,7 +72,7 @@ pub(super) struct NameRecord {
 /// An exit that was reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct ReportedExit {
-    /// The reported code.
+    /// The exit code that the shim reported to the caller.
     pub code: u32,
     /// The exit's place in the order of all exits of the pod.
     number: u64,
@@ -108,8 +110,9 @@ pub(super) struct End {
 }
 
 impl History {
-    /// Records container `number` as the last of its name, because it is being created or joins the
-    /// run that begins. Forgets the exit of the container before it.
+    /// Records container `number` as the last one created under its name. Called when the container
+    /// is created, and when it moves to the current run. Forgets the exit of the previous
+    /// container.
     pub fn record_creation(&mut self, name: &str, number: u64) {
         if self.names.len() >= NAMES_AT_MOST && !self.names.contains_key(name) {
             self.incomplete = true;
@@ -126,7 +129,8 @@ impl History {
     }
 
     /// Records that the caller has tried to create a container of the name after the sandbox was
-    /// gone. So the work of this name is not done, and its last exit code is forgotten.
+    /// gone. The caller runs the container again in the next sandbox, so its last exit code no
+    /// longer counts.
     pub fn record_attempt(&mut self, name: &str) {
         if let Some(record) = self.names.get_mut(name) {
             record.code = None;
@@ -179,11 +183,15 @@ impl History {
     }
 
     /// True if the reported exits fit a restart of the whole pod in its sandbox (Kubernetes'
-    /// RestartAllContainers, KEP-5532): a container exited by itself, and kubelet stopped all
-    /// containers that exited later, at least one. Kubelet gave each of these 2 s at most, and each
-    /// exited within [`RESTARTS_ALL_WITHIN`] after the exit before. `name`, which the caller
-    /// creates now, must be among the names with a reported exit. Only names that usher orders
-    /// (`is_ordered`) count. Ignores living containers.
+    /// RestartAllContainers, KEP-5532):
+    ///
+    /// - A container has exited by itself. After the last such exit, at least one other container
+    ///   has exited.
+    /// - Each of these other containers was stopped with a grace period of 2 s at most.
+    /// - Each of them exited within [`RESTARTS_ALL_WITHIN`] after the previous exit.
+    /// - `name`, which the caller creates now, is among the names with a reported exit.
+    ///
+    /// Only names that usher orders (`is_ordered`) count. Ignores living containers.
     pub fn is_restart_of_all(&self, name: &str, is_ordered: impl Fn(&str) -> bool) -> bool {
         let mut exits: Vec<_> = self
             .reported()
@@ -246,13 +254,14 @@ impl History {
         }
     }
 
-    /// True if a defer container of the name was run in a termination that was not disproved.
+    /// True if a defer container of the name has had its turn in a termination. A termination that
+    /// was inferred by mistake does not count.
     pub fn was_deferred(&self, name: &str) -> bool {
         self.of(name).is_some_and(|record| record.deferred)
     }
 
-    /// Forgets which defer containers ran in a disproved termination: they run again in the real
-    /// termination.
+    /// Forgets which defer containers have run, because the shim had inferred the termination by
+    /// mistake. They run again in the real termination.
     pub fn forget_defers(&mut self) {
         for record in self.names.values_mut() {
             record.deferred = false;
@@ -282,8 +291,8 @@ impl History {
         }
     }
 
-    /// Takes back that container `number` was started, because its postStart handler has begun only
-    /// now and must succeed first.
+    /// Withdraws the record that container `number` has started up. Its postStart handler has begun
+    /// only now, and must succeed first.
     pub fn withdraw_start(&mut self, name: &str, number: u64) {
         if let Some(record) = self.names.get_mut(name) {
             record.started.take_if(|first| *first == number);
@@ -308,10 +317,10 @@ impl History {
         }
     }
 
-    /// The failure that ends the pod. Of several failures, the one whose exit is
-    /// [final](NameRecord::counts) first. Returns the time from which this exit is final, and the
-    /// reason for the pod's end. The history forgets a failure when the caller creates another
-    /// container of the same name.
+    /// Returns the failure that ends the pod: the time from which its exit is
+    /// [final](NameRecord::counts), and the reason for the pod's end. If there are several
+    /// failures, returns the one with the earliest of these times. The history forgets a failure
+    /// when the caller creates another container of the same name.
     pub fn fatal(&self) -> Option<(Time, &Cause)> {
         let fatal = self
             .names
@@ -320,7 +329,7 @@ impl History {
         fatal.min_by_key(|(at, _)| *at)
     }
 
-    /// True if no workload container of another name was created since the pod last began anew.
+    /// True if the pod has used only this name since the history was last cleared.
     pub fn is_alone(&self, name: &str) -> bool {
         !self.incomplete && self.names.keys().all(|other| other == name)
     }
@@ -344,9 +353,9 @@ impl History {
 pub(super) const NEVER_CREATED: u32 = 128;
 
 impl NameRecord {
-    /// True if container `number` need not wait for an init container with this record. An init
-    /// container that has succeeded stays done until it is created again. After that, it stays done
-    /// only for containers that were created earlier.
+    /// True if an init container with this record counts as done for container `number`. An init
+    /// container is done when it has succeeded. If the caller creates the init container again
+    /// after that, containers created later wait for another success.
     pub fn is_done_for(&self, number: u64) -> bool {
         self.succeeded && self.reopened.is_none_or(|reopened| number < reopened)
     }

@@ -51,7 +51,8 @@ impl ContainerContext<'_> {
                     termination.note_hook(&name, self.now);
                     HookState::Over
                 }
-                // The termination was disproved: the hook runs again in the real termination.
+                // The shim had inferred the termination by mistake. The hook runs again in the real
+                // termination.
                 None => HookState::Pending,
             };
             self.container.termination_work = TerminationWork::Hook(state);
@@ -92,10 +93,12 @@ impl Subject<'_> {
             .termination
             .as_ref()
             .is_some_and(|termination| !termination.cause().is_left_to_caller());
-        // A caller that sends a stop request has run the handler.
+        // If the caller has begun to stop the container, the caller itself runs the handler.
         let counts = is_ours && container.state.is_running() && container.request.is_none();
         let hook = container.facts.pre_stop_hook.clone().filter(|_| counts)?;
-        // The last part of the container's own grace period is left for the signal.
+        // A handler may not use the whole grace period that annotations set for its container. Two
+        // seconds are left for the stop after the signal. If the period is shorter than four
+        // seconds, half of it is left.
         let until = pod.cap_of(container).map_or(until, |cap| {
             let last = cap.checked_div(2).unwrap_or_default().min(MIN_GRACE);
             until.min(pod.now.after(cap.saturating_sub(last)))
@@ -111,7 +114,8 @@ impl Subject<'_> {
 impl Pod {
     /// The container's termination hook if it is still to be run. `None` if it was begun, if the
     /// container does not run or has got its stop signal, or if the caller leaves no time for
-    /// hooks. Also `None` for a guest and for a container of the next run.
+    /// hooks. Also `None` for a container outside the pod's plan and for a container of the next
+    /// run.
     pub(super) fn termination_hook(&self, container: &Container) -> Option<&Hook> {
         let running = container.state.as_running()?;
         let may_run = container.is_ordered()

@@ -27,9 +27,9 @@ pub(super) struct OpenRequest<'a> {
 }
 
 impl Pod {
-    /// The termination implied by the open stop requests, and when it begins. Two open requests
-    /// mean a termination now. A single one means a termination, now or later, only if no second
-    /// one can come (`lone_request_ends_pod_at`). `None` if the requests mean no termination.
+    /// The termination implied by the open stop requests, and when it begins. Two or more open
+    /// requests mean a termination now. For a single request, `lone_request_ends_pod_at` decides if
+    /// and when it means a termination. `None` if the requests mean no termination.
     pub(super) fn inferred(&self) -> Option<(Time, Termination)> {
         let open: Vec<_> = self.open_requests().collect();
         let known = match open.as_slice() {
@@ -37,9 +37,10 @@ impl Pod {
             [lone] => self.lone_request_ends_pod_at(lone)?,
             _ => self.now,
         };
-        // A container that was stopped alone, long before, has its own deadline and does not count.
-        // But if it has the same deadline as the other containers, it was stopped together with
-        // them. The preStop handlers of the others have only delayed their signals.
+        // A request may have been delivered long before the others, as the stop of one container.
+        // This request has its own deadline, and does not count. But with the same deadline as the
+        // others, it is part of the same termination: preStop handlers have only delayed the other
+        // requests.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
@@ -50,8 +51,9 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // Containers that only the caller starts and stops get their signals at once in any
-            // case. So their requests do not set the deadline.
+            // The caller alone starts and stops some containers. The deadline of the termination
+            // comes from the requests for the other containers. Only if none of these counts, all
+            // open requests set the deadline.
             .partition(|open| open.container.role_policy().is_left_to_caller());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours
@@ -73,9 +75,9 @@ impl Pod {
         Some((known, termination.forced(forced)))
     }
 
-    /// The open stop requests that may be part of a termination, with their containers. Includes
-    /// requests for containers of the next run only before the termination of the current run has
-    /// begun.
+    /// The open stop requests that may be part of a termination, with their containers. Once the
+    /// termination of the current run has begun, requests for containers of the next run are left
+    /// out.
     pub(super) fn open_requests(&self) -> impl Iterator<Item = OpenRequest<'_>> {
         self.containers.values().filter_map(|container| {
             let counts = !container.is_of_next_run || self.termination.is_none();
@@ -84,12 +86,20 @@ impl Pod {
         })
     }
 
-    /// The time when `lone`, the only open stop request, counts as the termination of the pod. This
-    /// is the time of the request if `lone` is for the only container that usher orders and that
-    /// the caller sees as running, apart from native init containers. For a held defer container
-    /// beside which no app runs, it is one termination window later. Otherwise `None`, because a
-    /// second request can still come. Also `None` for a SIGKILL, a guest or a native init
-    /// container, or if no hook or defer container is left to run.
+    /// The time when `lone`, the only open stop request, counts as the termination of the pod:
+    ///
+    /// - If the caller sees no other container as running: the time of the request.
+    /// - If the request is for a held defer container, and no app runs: one termination window
+    ///   later.
+    /// - Otherwise `None`, because a second request can still come.
+    ///
+    /// Native init containers and containers outside the pod's plan do not count as other
+    /// containers. The result is always `None` in these cases:
+    ///
+    /// - No hook or defer container is left to run.
+    /// - The request is a SIGKILL, or is [doubtful](Container::is_request_doubtful).
+    /// - The request is for a native init container, or for a container outside the pod's plan.
+    /// - The request is for a container that the caller does not see as running.
     fn lone_request_ends_pod_at(&self, lone: &OpenRequest<'_>) -> Option<Time> {
         let OpenRequest { container, request } = lone;
         let may_be = !request.is_kill()
@@ -101,7 +111,8 @@ impl Pod {
             return None;
         }
         let mut others = self.containers.values().filter(|other| {
-            // Kubelet stops its own init containers after all others have exited.
+            // Kubelet stops native init containers only after all others have exited. So they do
+            // not count here.
             other.number != container.number
                 && other.is_ordered()
                 && !other.role_policy().is_left_to_caller()
@@ -146,8 +157,9 @@ impl Subject<'_> {
             return Some(Due::Now(self.deliver_stop(SignalReason::Alone)));
         }
         if self.pod.termination.is_some() {
-            // A container of the next run is not part of the termination. A parked container has no
-            // turn to wait for, unless it is a defer container.
+            // A container of the next run is not part of the termination. Of the containers whose
+            // program is not executed yet, only defer containers wait for a turn. All others are
+            // stopped at once.
             let is_none_of_it = container.is_of_next_run
                 || container.state.is_parked() && container.defer_turn().is_none();
             return is_none_of_it.then(|| Due::Now(self.deliver_stop(SignalReason::Turn)));
@@ -156,18 +168,20 @@ impl Subject<'_> {
         Some(self.pod.due(at, || self.deliver_stop(SignalReason::Alone)))
     }
 
-    /// The time at which the shim delivers `request` to its container alone, unless a second
-    /// request comes before and means a termination. Asked only outside of a termination. The shim
-    /// waits for the setting `termination-window`, but at most until the deadline of `request`. For
-    /// a sidecar or defer container it waits longer if preStop handlers may delay the second
-    /// request. If a termination has no hook or defer container to run, the shim does not wait: the
-    /// time is `request.at()`. But for a sidecar or defer container it still waits if another
-    /// container runs. While the container runs a hook of a disproved termination, the time is two
-    /// seconds before the deadline.
+    /// The time at which the shim delivers `request` as the stop of this container alone. A second
+    /// request before that time means a termination instead. Called only outside of a termination.
+    ///
+    /// - While the container still runs the hook of a termination that was inferred by mistake: two
+    ///   seconds before the deadline of `request`.
+    /// - If a termination would have no hook or defer container to run: the time of `request`. For
+    ///   a sidecar or defer container, this applies only if no other container runs.
+    /// - Otherwise: the time of `request` plus the setting `termination-window`, or the deadline of
+    ///   `request` if that is earlier. For a sidecar or defer container, the time is later if
+    ///   preStop handlers may delay the second request.
     fn single_request_due_at(&self, request: &StopRequest) -> Time {
         let container = self.container;
-        // The container still runs a hook of a disproved termination. The signal waits for the
-        // hook, until two seconds before the caller's SIGKILL.
+        // The container still runs a termination hook, although the termination was inferred by
+        // mistake. The signal waits for the hook, until two seconds before the caller's SIGKILL.
         if container.is_hooked() {
             return request.deadline().before(MIN_GRACE);
         }
@@ -193,9 +207,10 @@ impl Subject<'_> {
         proven.max(window).min(request.deadline())
     }
 
-    /// True if the container can be stopped now. Either it runs and has not got its stop signal, or
-    /// it is parked or between two executions and ends without a signal. A container that is being
-    /// executed or killed cannot be stopped now.
+    /// True if the container can be stopped now, in one of three cases. Its program runs and has
+    /// not got its stop signal. Or it waits for its Start or its turn. Or its program has exited
+    /// without the caller's knowledge, because it is to be restarted in place or its success is
+    /// withheld.
     pub(super) fn can_be_stopped_now(&self) -> bool {
         let state = &self.container.state;
         let is_undelivered = state
@@ -206,13 +221,14 @@ impl Subject<'_> {
 }
 
 impl Container {
-    /// The time by which the caller stops this container too if `request`, for another container,
-    /// is part of a termination. Without a stop request by then, the pod lives on. `None` if the
-    /// lack of a request proves nothing, for example because the container does not run. `window`
-    /// is the time of `request` plus the setting `termination-window`.
+    /// The time by which the caller also asks this container to stop if the caller ends the pod.
+    /// `request` is the caller's stop request for another container. If this container gets no stop
+    /// request by that time, the pod lives on. `None` if a missing request proves nothing, for
+    /// example because the container does not run. `window` is the time of `request` plus the
+    /// setting `termination-window`.
     fn silence_proves_at(&self, request: &StopRequest, window: Time) -> Option<Time> {
         let own = self.request.as_ref();
-        // Kubelet stops only containers that it has seen running. It stops its own init containers
+        // Kubelet stops only containers that it has seen running. It stops native init containers
         // after all others have exited.
         let is_asked_at_the_end = self.state.is_running_for_caller()
             && self.state.open_start().is_none()

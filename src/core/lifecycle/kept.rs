@@ -1,8 +1,8 @@
 //! Containers that keep a pod alive after its run is over.
 //!
 //! kubelet ends a pod when all its containers have exited. usher stops the containers that it
-//! orders, and leaves guests alone: a guest that does not exit by itself keeps a Job's pod alive
-//! for ever.
+//! orders. It leaves containers outside the pod's plan (guests) alone. A guest that does not exit
+//! by itself keeps a Job's pod alive for ever.
 
 use crate::plan::ContainerKind;
 
@@ -24,15 +24,20 @@ pub struct KeptAlive {
 }
 
 impl Pod {
-    /// Returns the guests that keep the pod alive after its run. `None` while the run goes on, or
-    /// while containers that usher stops are alive. Also `None` if every guest has exited or got a
-    /// stop request, or if the caller or a person ends the pod.
+    /// Returns the guests (containers outside the pod's plan) that keep the pod alive after its
+    /// run. Guests that have exited or got a stop request do not count. `None` in these cases:
+    ///
+    /// - The run goes on.
+    /// - A container that usher stops in a termination is still alive.
+    /// - No guest keeps the pod alive.
+    /// - The sandbox is gone, or the caller or a person ends the pod.
     pub(super) fn kept(&self) -> Option<KeptAlive> {
         self.foreseen_kept().filter(|kept| kept.since <= self.now)
     }
 
-    /// Returns the containers that will keep the pod alive, and the time from which they will,
-    /// unless something happens before. For example, the caller may create another app.
+    /// Returns the containers that keep the pod alive after its run, and the time when the run
+    /// ends. If this time is in the future, both may still change. For example, the caller may
+    /// create another app.
     fn foreseen_kept(&self) -> Option<KeptAlive> {
         let since = self.run_is_over_since()?;
         let workload = self.containers.values();
@@ -48,9 +53,9 @@ impl Pod {
         (!by.is_empty()).then_some(KeptAlive { since, by })
     }
 
-    /// The time since which the run is over, or will be unless something happens before. kubelet
-    /// then waits for the remaining containers. `None` if the run goes on, if the sandbox is gone,
-    /// or if the caller or a person ends the pod.
+    /// The time at which the run ended or, if nothing happens before, will end. From then on,
+    /// kubelet waits for the remaining containers. `None` if the run goes on, if the sandbox is
+    /// gone, or if the caller or a person ends the pod.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,
@@ -68,8 +73,8 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: a few seconds after the run is over, the log names once the containers that keep the
-    /// pod alive.
+    /// Rule: a few seconds after the run is over, the shim logs which containers keep the pod
+    /// alive. It does so only once.
     pub(super) fn kept_pod_is_logged(&self) -> Option<Due<PodDecision>> {
         let since = self.foreseen_kept()?.since;
         let is_news = self.kept_said != Some(since);

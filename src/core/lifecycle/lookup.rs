@@ -66,8 +66,9 @@ impl Pod {
             .ok()
     }
 
-    /// Changes a container by `act`: for an event whose meaning does not depend on the pod, or to
-    /// carry out the decision of a rule. `None` for a removed container, which is logged.
+    /// Calls `act` on the container with this id. Used for the decisions of rules, and for events
+    /// whose meaning does not depend on the rest of the pod. If the container was removed, logs
+    /// this and returns `None`.
     pub(super) fn with_container<R>(
         &mut self,
         id: &ContainerId,

@@ -16,8 +16,9 @@ impl Pod {
     /// grace period. A termination under way goes on, and `grace` can only shorten it. Returns the
     /// containers that have not exited yet and the deadline, or `None` if all have exited.
     ///
-    /// Guests are stopped, too, and so are the containers of a pod without a plan. No other
-    /// termination stops these containers. The sandbox is left to its caller.
+    /// Also stops the containers that no other termination stops: native init containers,
+    /// containers outside the pod's plan, and all containers of a pod without a plan. Leaves the
+    /// sandbox to its caller.
     pub fn handle_stop(
         &mut self,
         now: Time,
@@ -80,8 +81,8 @@ impl Pod {
         Ok(obstacles)
     }
 
-    /// The names and the obstacles that `container` waits for, when a person releases it. Refuses
-    /// the release if it is not possible now.
+    /// Checks that a person may release `container` now, and refuses the release otherwise. Returns
+    /// the containers that it waits for, as names for the log and as [`Obstacle`]s for the answer.
     fn overridden(&self, container: &Container) -> Result<(Vec<String>, Vec<Obstacle>), Refusal> {
         let (name, state) = (container.name.clone(), &container.state);
         if container.defer_turn().is_some() {

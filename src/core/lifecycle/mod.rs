@@ -52,7 +52,7 @@
 //! | `restart.rs` | sidecars that are restarted in place, and their back-off |
 //! | `withhold.rs` | init containers whose success is withheld from the caller |
 //! | `completion.rs` | exits that end the pod |
-//! | `kept.rs` | guests that keep a pod alive after its run |
+//! | `kept.rs` | containers outside the plan that keep a pod alive after its run |
 //! | `oom.rs` | OOM scores: sidecars are killed last |
 //! | `sizes.rs` | the size of the pod in each phase |
 //! | `history.rs` | the history of container names |
@@ -186,8 +186,8 @@ pub struct Pod {
     /// The time since which the run is late: all known apps are done, but more may be created. Set
     /// once the shim has warned of it on the containers' stderr.
     late_said: Option<Time>,
-    /// Time when the run ended. Set once the log has named the containers that keep the pod alive
-    /// after this time.
+    /// Time when the run ended. `None` until the log has named the containers that keep the pod
+    /// alive after this time.
     kept_said: Option<Time>,
     #[serde(skip)]
     suspended_rules: SuspendedRules,
@@ -206,8 +206,8 @@ pub enum Phase {
     /// All init containers have exited with 0, and all sidecars were started.
     Running,
     Terminating(Step),
-    /// The termination steps are over. Guests may still run, or a process that SIGKILL does not
-    /// end.
+    /// The termination steps are over. A container outside the pod's plan may still run, or a
+    /// process that SIGKILL does not end.
     Terminated,
 }
 
@@ -225,10 +225,10 @@ impl Pod {
         }
     }
 
-    /// The probe for an [`Action::Probe`] that the driver carries out at `now`: the container's
-    /// startup or liveness probe, with the timeout of this attempt. `None` if the container is
-    /// unknown, does not run, or no longer uses a probe. For a defer container: its liveness probe,
-    /// whatever the container's state.
+    /// The probe for an [`Action::Probe`] that the driver carries out at `now`, with the timeout of
+    /// this attempt. For a defer container: its liveness probe, whatever the container's state. For
+    /// any other container: its startup or liveness probe, or `None` if the container does not run
+    /// or no longer uses a probe. `None` if the container is unknown.
     pub fn probe(&self, now: Time, id: &ContainerId) -> Option<Probe> {
         let container = self.known(id).ok()?;
         match container.defer_turn() {
@@ -237,16 +237,16 @@ impl Pod {
         }
     }
 
-    /// True if the container is to be restarted in place, or is being restarted. The OCI runtime's
-    /// state of its last process has to be cleaned up before the restart.
+    /// True if the container is to be restarted in place, or is being restarted. Before the
+    /// restart, the state that the OCI runtime keeps of the container's last process has to be
+    /// cleaned up.
     pub fn will_run_again(&self, id: &ContainerId) -> bool {
         self.known(id)
             .is_ok_and(|container| container.state.will_run_again())
     }
 
-    /// True if an action that the driver has not polled yet executes a program, runs a hook, or
-    /// sends a signal on the shim's own decision. A cleanup of runtime state has to wait for such
-    /// actions.
+    /// True if an action in the queue for the driver executes a program, runs a hook, or sends a
+    /// signal that no Kill call waits for. The shim then delays a cleanup of runtime state.
     pub fn is_about_to_go_on(&self) -> bool {
         let goes_on = |action: &Action| {
             matches!(

@@ -42,13 +42,15 @@ impl Operations {
         id
     }
 
-    /// Ends an operation when its effect is over. Returns false if the completion is stale.
+    /// Removes an operation whose effect has ended. Returns false if its completion is stale: the
+    /// outcome of the effect then no longer matters.
     #[must_use]
     pub fn complete(&mut self, id: OperationId) -> bool {
         self.under_way.remove(&id).is_some()
     }
 
-    /// Makes the completion of an operation stale. Does not end the effect itself.
+    /// Makes the completion of an operation stale: its outcome no longer matters. Does not end the
+    /// effect itself.
     pub fn cancel(&mut self, id: OperationId) {
         self.under_way.remove(&id);
     }
@@ -65,7 +67,7 @@ impl Operations {
         self.cancel_up_to(container, Wanted::UntilReplaced);
     }
 
-    /// Makes the completions of all operations on the container stale: it is deleted.
+    /// Makes the completions of all operations on a deleted container stale.
     pub fn cancel_all(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilDeleted);
     }

@@ -55,22 +55,24 @@ pub(super) struct Stretched {
 }
 
 impl Watch {
-    /// The probe in use for a program executed at `now` with this startup probe.
+    /// The probe in use after a program was executed at `now`: the startup probe `probe`, or
+    /// [`Watch::Nothing`] if there is none.
     pub fn startup(probe: Option<&Probe>, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Startup(Box::new(Probing::new(probe, now, now)))
         })
     }
 
-    /// The probe in use for a program that was executed at `since` and is started at `now`, with
-    /// this liveness probe.
+    /// The probe in use for a program that counts as started from `now`. The program was executed
+    /// at `since`, and `probe` is its liveness probe.
     pub fn liveness(probe: Option<&Probe>, since: Time, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Liveness(Box::new(Probing::new(probe, since, now)))
         })
     }
 
-    /// True if the startup probe has not succeeded: it is in use, or has failed too often.
+    /// True if the container has a startup probe that has not succeeded: attempts are still made,
+    /// or too many have failed.
     pub fn is_startup(&self) -> bool {
         matches!(self, Watch::Startup(_) | Watch::NeverUp)
     }
@@ -110,7 +112,8 @@ impl Probing {
 
 impl Pod {
     /// Records the outcome of [`Action::Probe`], and the CPU time that the attempt took outside of
-    /// the pod. For an earlier execution of the container, only the CPU time counts.
+    /// the pod. If the container's program is no longer in the same execution, only the CPU time is
+    /// recorded.
     pub fn handle_probed(
         &mut self,
         now: Time,

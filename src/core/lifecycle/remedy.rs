@@ -1,11 +1,11 @@
-//! Missing annotations that make a container wait, or delay the completion of a run. Usher guesses
-//! nothing, but tells users which list would avoid the wait.
+//! Missing annotations that make a container wait, or delay the completion of a run. The shim
+//! guesses nothing, but tells users which list would avoid the wait.
 //!
 //! The shim sees containers being created, but not the pod's spec. Without a list of apps, an
-//! unlisted container counts as an app, and so waits for the sidecars. This also applies to
-//! kubelet's own init containers, and to containers added by `kubectl debug`. Until one of its own
-//! init containers has exited, kubelet creates no other container. Without a list of apps, the shim
-//! also cannot know if more apps will be created.
+//! unlisted container counts as an app, and so waits for the sidecars. This also applies to native
+//! init containers (`initContainers` in the pod's spec), and to containers added by `kubectl
+//! debug`. Until a native init container has exited, kubelet creates no other container. Without a
+//! list of apps, the shim also cannot know if more apps will be created.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,34 +22,39 @@ use super::role_policy::StartCondition;
 use super::rules::{Due, PodDecision};
 use super::time::Time;
 
-/// Delay before usher writes a line about a wait: that a container waits or the run is late (to
-/// stderr), or that guests keep the pod alive (to the log). Shorter waits are not worth a line.
+/// Delay before usher writes a line about a wait. To stderr: that a container waits, or that the
+/// run is late. To the log: that containers outside the pod's plan keep the pod alive. Shorter
+/// waits are not worth a line.
 pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// A missing annotation that may be the reason for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Listing `container` lets it run at once, if it is one of kubelet's own init containers.
+    /// If `container` is a native init container (`initContainers` in the pod's spec), an
+    /// annotation that lists it lets it run at once.
     NativeInit {
         container: String,
         /// The complete list to set.
         list: Vec<String>,
     },
-    /// Listing the apps lets `container` run at once, if it was added to the pod later.
+    /// If `container` was added to a running pod (`kubectl debug`), an annotation that lists the
+    /// apps lets this container run at once.
     Guest {
         container: String,
-        /// The apps so far.
+        /// The names of the apps that were created before `container`.
         list: Vec<String>,
     },
-    /// `container` is alone in its pod. It shares a pod with the containers that it waits for if
-    /// all of them have the annotation that groups containers.
+    /// `container` has no annotation that groups containers, so it is alone in its pod. If
+    /// `container` and the containers that it waits for had this annotation with the same value,
+    /// they would share a pod.
     Group { container: String },
-    /// Listing the apps completes the run now, if `list` names all of them.
+    /// An annotation that lists the apps completes the run now, if `list` names all apps of the
+    /// pod.
     Complete { list: Vec<String> },
 }
 
-/// A run that is late: all known apps are done, but unlisted apps may still be created until
-/// `until`.
+/// A late run: all known apps are done, but the shim waits until `until`, because more apps may be
+/// created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
     pub until: Time,
@@ -57,8 +62,8 @@ pub struct Lateness {
 }
 
 impl Remedy {
-    /// The key of the annotation, and the names that its value should list. For a group there are
-    /// no names, because any value will do.
+    /// The key of the annotation, and the names that its value should list. For [`Remedy::Group`]
+    /// there are no names, because any value will do.
     pub fn annotation(&self) -> (String, &[String]) {
         match self {
             Remedy::NativeInit { list, .. } => (PodSetting::NativeInit.key(), list),
@@ -121,7 +126,9 @@ impl Pod {
         }
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
         let is_staged = container.role_policy().start_condition == StartCondition::InItsStage;
-        // Kubelet creates no other container until its own init container has exited.
+        // Until a native init container has exited, kubelet creates no further container. So if
+        // this container waits for one that was never created, it may itself be a native init
+        // container.
         let mut ahead = missing.iter();
         let may_be_native = ahead.any(|name| self.missing_of(name) == Missing::NeverCreated);
         let mut remedies = Vec::new();
@@ -150,9 +157,10 @@ impl Pod {
         before.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// The time at which a late run is complete if no container is created before, and the
-    /// annotation that would make it complete now. `None` if the run is not late, or if not all
-    /// names are known.
+    /// The time at which a late run is complete if the caller creates no more containers, and the
+    /// annotation that would make the run complete now. A run is late if all known apps are done,
+    /// but the caller may still create more apps. `None` if the run is not late, or if not all
+    /// container names are known.
     pub(super) fn lateness(&self) -> Option<Lateness> {
         let (_, until) = self.late()?;
         let list = self
@@ -163,9 +171,16 @@ impl Pod {
         Some(Lateness { until, remedy })
     }
 
-    /// The period in which the run is late: from the time when the exits of all known apps are
-    /// final, until no more apps are expected. `None` if the annotations list the apps, in a
-    /// termination, if no container that usher orders is alive, or when the period is over.
+    /// The period in which the run is late: all known apps are done, but more apps may still be
+    /// created. The period begins when the exits of all known apps are final. It ends when no more
+    /// apps are expected. `None` in these cases:
+    ///
+    /// - The annotations list the apps.
+    /// - The pod terminates.
+    /// - No app is known, or a known app is not done.
+    /// - No container that usher orders is alive.
+    /// - The period is over.
+    /// - The exits become final only when no more apps are expected.
     fn late(&self) -> Option<(Time, Time)> {
         let plan = self.plan.as_ref()?;
         if plan.apps().is_some() || self.termination.is_some() {
@@ -179,8 +194,9 @@ impl Pod {
 }
 
 impl Pod {
-    /// Rule: if all known apps are done but more apps may still be created, the run is late. The
-    /// shim writes this once to the log, and to the stderr of the run's running containers.
+    /// Rule: the shim warns once of a late run, in which all known apps are done but more apps may
+    /// still be created. The warning goes to the log, and to the stderr of the run's running
+    /// containers.
     pub(super) fn incomplete_run_is_logged(&self) -> Option<Due<PodDecision>> {
         let (since, until) = self.late()?;
         let at = since.after(LOGGED_AFTER);

@@ -57,7 +57,8 @@ pub enum Report {
     NotRestarted { name: String, reason: ActionError },
     /// The pod terminates within `grace`.
     Terminating { because: Cause, grace: Duration },
-    /// The inferred termination is disproved: the caller has created a container.
+    /// The pod does not terminate: the caller has created the container `disproved_by`. The shim
+    /// had inferred the termination by mistake.
     NotTerminating { disproved_by: String },
     /// The caller has created a container after the end of the pod, or restarts the whole pod. With
     /// `from_the_start` the results of the last run are forgotten, as in a new sandbox. Otherwise

@@ -27,7 +27,8 @@ use super::time::Time;
 pub(super) struct StopRequest {
     /// Time of the caller's first call for this stop: preStop handler, stop signal or SIGKILL.
     at: Time,
-    /// Time of the caller's own SIGKILL or, after it, the end of the caller's wait for the exit.
+    /// Expected time of the caller's SIGKILL. For a [`RequestKind::Kill`], the time until which the
+    /// caller waits for the exit.
     deadline: Time,
     kind: RequestKind,
     evidence: Evidence,
@@ -61,14 +62,15 @@ struct StopSignal {
 /// The evidence that a request gives about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Evidence {
-    /// The request proves that the pod ends if another request is open at the same time.
+    /// If another request is open at the same time, this request proves that the pod ends.
     Open,
-    /// The request was delivered alone, before any termination was known. The request is not part
-    /// of a termination that begins more than one termination window later, unless the deadlines
-    /// agree.
+    /// The shim has delivered the request as the stop of its container alone, before any
+    /// termination was known. The request belongs to a later termination only in two cases: the
+    /// termination begins at most one termination window after the request, or both have the same
+    /// deadline.
     Alone,
-    /// The request proves nothing. It was part of a disproved termination, or it is a SIGKILL that
-    /// only cleans up a container that was never started.
+    /// The request proves nothing. It was part of a termination that the shim had inferred by
+    /// mistake, or it is a SIGKILL that only cleans up a container that was never started.
     Disproved,
 }
 
@@ -155,8 +157,10 @@ impl StopRequest {
         matches!(self.kind, RequestKind::Stop(stop) if stop.forced)
     }
 
-    /// True if the request can be part of a termination that began at `since`. A request that was
-    /// delivered alone before `since` cannot: it has its own deadline. Nor can a disproved request.
+    /// True if the request can be part of a termination that began at `since`. False if the request
+    /// came before `since` and the shim has handled it as a stop of this container alone: it then
+    /// has its own deadline. Also false if the request is no sign of a termination
+    /// ([`Evidence::Disproved`]).
     pub fn is_of_end_since(&self, since: Time) -> bool {
         match self.evidence {
             Evidence::Open => true,
@@ -165,13 +169,15 @@ impl StopRequest {
         }
     }
 
-    /// True if the request was delivered as the stop of its container alone.
+    /// True if the request was delivered as the stop of one container, not as part of a
+    /// termination.
     pub fn is_alone(&self) -> bool {
         self.evidence == Evidence::Alone
     }
 
-    /// The time when the request closes if the container lives on. A request without a grace period
-    /// stays open for two seconds, because otherwise it would close at once.
+    /// The time until which the request is open if the container does not exit: the caller's
+    /// deadline plus the delay of the answer. A request without a grace period stays open for two
+    /// seconds, because otherwise it would close at once.
     pub fn closes(&self) -> Time {
         let withheld = match self.kind {
             RequestKind::Stop(stop) => stop.withheld,
@@ -181,15 +187,17 @@ impl StopRequest {
         deadline.max(self.at.after(MIN_GRACE))
     }
 
-    /// True if the request has not closed at `now`, and is not disproved. An exit of its container
-    /// does not count here: [`Container::open_request`] checks that.
+    /// True if the request closes later than `now`, and still proves something about its pod
+    /// (`Evidence::Open` or `Evidence::Alone`). Does not check if the container has exited:
+    /// [`Container::open_request`] checks that.
     pub fn is_open(&self, now: Time) -> bool {
         self.evidence != Evidence::Disproved && now < self.closes()
     }
 
-    /// True if another request that comes at `now` replaces this one instead of adding to it: this
-    /// one is disproved, or its deadline is past. After a preStop handler that takes the whole
-    /// grace period, kubelet still sends its stop signal, so two more seconds count.
+    /// True if a request that comes at `now` replaces this one instead of adding to it. This is so
+    /// if this one proves nothing (`Evidence::Disproved`), or if its deadline is past. After a
+    /// preStop handler that takes the whole grace period, kubelet still sends its stop signal. So
+    /// until a stop signal comes, two seconds are added to the deadline.
     fn is_over(&self, now: Time) -> bool {
         let until = match self.kind {
             RequestKind::PreStop => self.deadline.after(MIN_GRACE),
@@ -219,14 +227,15 @@ impl StopRequest {
         }
     }
 
-    /// Records that the request was delivered as the stop of its container alone.
+    /// Records that the shim has delivered the request as the stop of this container alone, and not
+    /// as part of a termination.
     pub fn mark_delivered_alone(&mut self) {
         if self.evidence == Evidence::Open {
             self.evidence = Evidence::Alone;
         }
     }
 
-    /// Records that the request proves nothing about its pod.
+    /// Records that the request is no sign that the pod ends.
     pub fn disprove(&mut self) {
         self.evidence = Evidence::Disproved;
     }
@@ -266,16 +275,20 @@ impl Container {
     /// container.
     pub fn add_pre_stop_request(&mut self, fresh: StopRequest) {
         let request = self.renew_request(fresh);
-        // The caller has begun its stop again: its deadline counts from this preStop handler.
+        // The caller begins the stop again, so the deadline counts from this preStop handler.
         if request.kind == RequestKind::PreStop {
             request.deadline = fresh.deadline;
         }
     }
 
-    /// Records a stop signal or SIGKILL of the caller. A stop signal begins a new request if there
-    /// is none, or if the old one is disproved or past its deadline. Otherwise it replaces the
-    /// signal of the old request, and can only bring the deadline forward. SIGKILL changes nothing
-    /// if there is a request, even a closed one.
+    /// Records a stop signal or SIGKILL of the caller.
+    ///
+    /// - A stop signal begins a new request if the container has none, or if the old one [is
+    ///   over](StopRequest::is_over). Otherwise the new signal replaces the signal of the old
+    ///   request. The deadline then moves to a later time only if a preStop handler has used up all
+    ///   of the time.
+    /// - SIGKILL begins a new request only if the container has none. An earlier request stays as
+    ///   it is, even if it is over.
     pub fn add_request(&mut self, fresh: StopRequest) {
         match fresh.kind {
             RequestKind::Kill => {
@@ -287,8 +300,9 @@ impl Container {
         }
     }
 
-    /// The request that `fresh` is added to. This is the existing request or, if there is none or
-    /// it is over or disproved, `fresh` itself.
+    /// Returns the container's request, so that the calling method can add `fresh` to it. If the
+    /// container has no request, or if its request [is over](StopRequest::is_over), `fresh` first
+    /// becomes the container's request.
     fn renew_request(&mut self, fresh: StopRequest) -> &mut StopRequest {
         if self
             .request

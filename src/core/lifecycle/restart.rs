@@ -30,22 +30,22 @@ const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(300);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// The longest wait for a restart in a termination.
+/// The longest wait before a restart in place during a termination.
 const LONGEST_IN_AN_END: Duration = Duration::from_secs(4);
 
 /// The waits between one container's restarts. A termination has waits of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct BackOff {
     next: Duration,
-    /// The next wait in the termination under way; `None` before the first restart in this
-    /// termination.
+    /// The wait before the next restart in the termination under way. `None` before the first
+    /// restart in this termination.
     in_an_end: Option<Duration>,
 }
 
 impl BackOff {
-    /// Returns the wait before the restart of a program that has run for `ran`, outside of a
-    /// termination: 0 at first and after a run of ten minutes. Doubles the wait for the next time,
-    /// and forgets the waits of an earlier termination.
+    /// Returns the wait before the next restart while the pod does not terminate. The program has
+    /// run for `ran`. The wait is 0 at first, and again after a run of ten minutes. Doubles the
+    /// wait for the next time, and forgets the waits of an earlier termination.
     fn next_wait(&mut self, ran: Duration) -> Duration {
         self.in_an_end = None;
         if ran >= FORGOTTEN_AFTER {
@@ -70,8 +70,8 @@ impl BackOff {
         self.in_an_end.unwrap_or_default()
     }
 
-    /// True if the container's last restart was scheduled in a termination, even if that
-    /// termination was disproved since. False before the first restart.
+    /// True if the container's last restart was scheduled in a termination, even if the shim had
+    /// inferred that termination by mistake. False before the first restart.
     pub fn was_scheduled_in_termination(self) -> bool {
         self.in_an_end.is_some()
     }
@@ -88,8 +88,9 @@ impl Pod {
         outcome: Result<(), ActionError>,
     ) {
         self.now = now;
-        // A container that the shim has begun to stop is not restarted. An exit of the new process
-        // that came before this report does not count as such a stop.
+        // After a failed restart, the shim does not try again if it has begun to stop the
+        // container. `stop` would also count an early exit of the new process as a stop under way,
+        // but `stop_of_restart` does not.
         let hidden_exit = |pod: &Pod, it: &Container| {
             let is_stopped = it.state.stop_of_restart().is_under_way();
             is_stopped.then(|| pod.report_of_hidden_exit(it))
@@ -185,18 +186,23 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a container that waits for its restart in place is restarted after its back-off, or at
-    /// once if a termination still needs the container. If a restart is of no use any more, the
-    /// container's exit is reported. A restart under way is killed if the sandbox is gone. If the
-    /// shim hides the success of an init container that is alone in its pod, the success is
-    /// reported after `startup-timeout`. `None` for other containers, while a cleanup delays the
-    /// restart, and while it is unknown if the container's stop request is part of a termination
-    /// ([`single_request_is_delivered`](Self::single_request_is_delivered) decides that).
+    /// Rule: decides how a container goes on after an exit that the shim hides from the caller.
+    ///
+    /// - A container that waits for its restart in place is restarted after its back-off, or at
+    ///   once if a termination still needs the container. If a restart is of no use any more, the
+    ///   exit is reported.
+    /// - A restart under way is canceled if the sandbox is gone.
+    /// - The success of an init container that is alone in its pod is reported after
+    ///   `startup-timeout`.
+    ///
+    /// `None` for other containers, and while a cleanup delays the restart. Also `None` until
+    /// [`single_request_is_delivered`](Self::single_request_is_delivered) has decided if the
+    /// container's stop request is part of a termination.
     pub(super) fn restart_advances(&self) -> Option<Due<Decision>> {
         let state = &self.container.state;
         if let Some(backing_off) = state.as_backing_off() {
-            // The sandbox is gone, or the defer container's termination was disproved: a restart is
-            // of no use.
+            // Without the sandbox, a restart is of no use. For a defer container, a restart is also
+            // of no use after a termination that the shim had inferred by mistake.
             let comes_too_late = self.pod.sandbox_is_gone || self.is_defer_outside_termination();
             return Some(match comes_too_late {
                 true => Due::Now(self.pod.report_of_hidden_exit(self.container)),
@@ -219,17 +225,17 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// True if the container began to wait for its restart before the termination, and the step of
-    /// the sidecars has not begun: the steps before may need the container. False outside of a
-    /// termination.
+    /// True if the container was already waiting for its restart when the termination began, and
+    /// the step of the sidecars has not begun yet. The containers of the earlier steps may need
+    /// this container. False outside of a termination.
     fn is_needed_at_once(&self) -> bool {
         let step = self.pod.termination.as_ref().map(Termination::step);
         let is_needed = step.is_some_and(|step| step < Step::Sidecars);
         is_needed && !self.container.back_off.was_scheduled_in_termination()
     }
 
-    /// True for a defer container outside of a termination. If such a container waits for its
-    /// restart, the termination in which it ran was disproved.
+    /// True for a defer container while the pod does not terminate. If the container waits for its
+    /// restart, it ran in a termination that the shim had inferred by mistake.
     fn is_defer_outside_termination(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }
@@ -237,12 +243,13 @@ impl Subject<'_> {
 
 impl Pod {
     /// True if the shim restarts the container in place after an exit with `status`. The container
-    /// must be a sidecar, and [the shim's restart policy](Pod::restart_policy) must restart it.
-    /// After a failed liveness probe, the pod's restart policy does not count: the shim restarts
-    /// the sidecar, unless the author has set its own restart policy (`restart.usher/NAME`) to
-    /// `Never`. False if the container is being stopped, deleted or checkpointed, if its turn to
-    /// stop has come, or if the pod ends. `stop` is the progress of the container's stop before the
-    /// exit. A stop for a failed probe or postStart handler does not prevent the restart.
+    /// must be a sidecar, and [`restart_policy`](Pod::restart_policy) must restart it. After a
+    /// failed liveness probe another condition replaces the policy: the shim restarts the sidecar
+    /// unless its annotation `restart.usher/NAME` is `Never`. False if the container is being
+    /// stopped, deleted or checkpointed, or if its turn to stop has come. Also false if the sandbox
+    /// has died, or if this exit is the failure of an essential container. `stop` is the progress
+    /// of the container's stop before the exit. A stop for a failed probe or postStart handler does
+    /// not prevent the restart.
     pub(super) fn restarts_in_place(
         &self,
         container: &Container,
@@ -254,10 +261,10 @@ impl Pod {
         if !container.role_policy().is_helper || is_killed || container.is_removal_wanted() {
             return false;
         }
-        // In a termination, a stop request waits for the container's turn. Until then the container
-        // is needed (KEP-753: sidecars are restarted until they are notified by their stop signal).
-        // A request whose signal is not delivered yet may be the first one of a termination. During
-        // a cleanup, a program exits only because of a checkpoint that was to end it.
+        // A stop request alone does not prevent the restart: the container is needed until the shim
+        // delivers the stop signal (KEP-753: sidecars are restarted until they are notified by
+        // their stop signal). If a cleanup is under way when the program exits, a checkpoint was to
+        // end the container. So the container is not restarted.
         let has_to_go = stop.is_under_way()
             || self.turn_has_come(container)
             || container.is_cleanup_under_way();
@@ -281,7 +288,7 @@ impl Pod {
             let own = self.own_restart_policy(container);
             let restarts = own.map(RestartPolicy::restarts_failed);
             match container.role_policy().is_helper {
-                // The shim restarts a sidecar at least in a termination, whatever the pod's restart
+                // During a termination the shim restarts a sidecar, whatever the pod's restart
                 // policy.
                 true => self.has_orders() && restarts != Some(false),
                 false => container.defer_turn().is_some() && restarts == Some(true),
@@ -333,7 +340,7 @@ mod tests {
             .collect();
         assert_eq!(waits, [0, 1, 2, 4, 4]);
         assert!(back_off.was_scheduled_in_termination());
-        // The earlier back-off continues if the termination is disproved.
+        // The earlier back-off continues after a termination that the shim had inferred by mistake.
         assert_eq!(back_off.next_wait(Duration::ZERO), FIRST);
         assert_eq!(back_off.peek_wait_in_termination(), Duration::ZERO);
     }

@@ -14,11 +14,12 @@ pub struct RolePolicy {
     /// runs. `None` if the shim stops the container only after `usher stop`, or when its caller
     /// asks.
     pub step: Option<Step>,
-    /// The step in which `usher stop` stops the container. A container without `step` is stopped
-    /// later if this step is past.
+    /// The step in which `usher stop` stops the container if `step` is `None`. If the termination
+    /// is already past this step, the container is stopped together with the sidecars.
     pub step_by_hand: Step,
-    /// True for every role but guest: the phases, the end and the size of the pod depend on the
-    /// container. This includes native init containers, although kubelet starts and stops them.
+    /// True for every role but [`Role::Guest`]: the phases, the end and the size of the pod depend
+    /// on the container. This includes native init containers, although kubelet starts and stops
+    /// them.
     pub is_ordered: bool,
     /// The container is an app: the pod's run is complete when all apps are done.
     pub is_work: bool,
@@ -114,7 +115,9 @@ impl RolePolicy {
                 may_hide_failure: true,
                 ..NOTHING
             },
-            // `usher stop` stops guests with the apps, if the apps are still to be stopped.
+            // After `usher stop`, the shim stops a container with this role together with the apps
+            // or, if it is too late for that, with the sidecars. In any other termination, the shim
+            // leaves the container to its caller.
             Role::Guest => RolePolicy {
                 step_by_hand: Step::Apps,
                 ..NOTHING
@@ -122,15 +125,15 @@ impl RolePolicy {
         }
     }
 
-    /// True for native init containers and guests: the caller alone decides when they run and stop.
-    /// The shim never delays stop requests for such a container. It derives the deadline of a
-    /// termination from such requests only if there are no others.
+    /// True for native init containers and for containers outside the pod's plan: the caller alone
+    /// decides when they run and stop. The shim never delays stop requests for such a container. It
+    /// derives the deadline of a termination from such requests only if there are no others.
     pub const fn is_left_to_caller(self) -> bool {
         matches!(self.start_condition, StartCondition::AtOnce)
     }
 
-    /// True if the container is ready as soon as its program is executed: apps, native init
-    /// containers and guests.
+    /// True if the container is ready as soon as its program is executed. This is so for apps,
+    /// native init containers, and guests (containers that usher leaves alone).
     pub const fn is_ready_at_once(self) -> bool {
         self.ready_when.is_none() && self.defer_turn().is_none()
     }
@@ -149,10 +152,10 @@ impl RolePolicy {
         }
     }
 
-    /// The policy by which the shim restarts the container in place, unless its author sets one.
-    /// `Never` for all roles but sidecar. `policy` is the pod's restart policy, by which the caller
-    /// restarts containers. `ends` is true while the pod terminates: then only the shim restarts a
-    /// sidecar.
+    /// The policy by which the shim restarts the container in place, if the annotation
+    /// `restart.usher/NAME` sets no other policy. `Never` for all roles but sidecar. `policy` is
+    /// the pod's restart policy, by which the caller restarts containers. `ends` is true while the
+    /// pod terminates or may be about to: then only the shim restarts a sidecar.
     pub const fn restart(self, policy: RestartPolicy, ends: bool) -> RestartPolicy {
         match (self.is_helper, policy) {
             (true, _) if ends => RestartPolicy::Always,

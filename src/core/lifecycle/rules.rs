@@ -40,8 +40,8 @@ pub(super) enum Due<D> {
 pub(super) enum PodDecision {
     /// Begin the termination.
     Terminate(Box<Termination>),
-    /// Record that the caller gives less time than was known, or that the termination is not
-    /// forced.
+    /// Record what stop requests have shown about the termination: its grace period is shorter than
+    /// known before, or the caller leaves time for hooks and defer containers after all.
     LearnDeadline { deadline: Time, forced: bool },
     /// Log that the grace period is over.
     NoteGraceOver,
@@ -49,7 +49,8 @@ pub(super) enum PodDecision {
     NextStep,
     /// Begin the next run after a termination.
     StartOver { with: String },
-    /// Write to the stderr of the running containers that the run is late since `since`.
+    /// Write to the log, and to the stderr of the running containers, that the run has been late
+    /// since `since`: all known apps are done, but more may come.
     NoteLateness { since: Time },
     /// Log the containers that keep the pod alive, although its run was over at `since`.
     NoteKept { since: Time },
@@ -60,7 +61,7 @@ pub(super) enum PodDecision {
 pub(super) enum Decision {
     /// Kill the sandbox, so that its caller starts the pod again in another sandbox.
     KillSandbox,
-    /// Attempt the container's probe, at this expected CPU time.
+    /// Attempt the container's probe. `cost` is the CPU time that the attempt is expected to take.
     Probe {
         cost: Duration,
         stretched: Option<Stretched>,
@@ -68,8 +69,9 @@ pub(super) enum Decision {
     /// Grant the defer container one more extension. It may now run for `granted` after the end of
     /// the grace period.
     Extend { granted: Duration },
-    /// Let the defer container go on until there is CPU time for its probe. It may now run for
-    /// `granted` after the end of the grace period.
+    /// Put off the probe that decides if the defer container gets more time, because there is no
+    /// CPU time for the probe now. Until the probe, the container may run for `granted` after the
+    /// end of the grace period.
     PutOff {
         granted: Duration,
         stretched: Option<Stretched>,
@@ -109,14 +111,14 @@ pub(super) enum Decision {
     },
     /// Deliver the container's stop signal shortly before SIGKILL, even if it was delivered before.
     LastChance { signal: Signal, kill_at: Time },
-    /// Schedule SIGKILL for a container that cannot be signaled yet because its program is being
-    /// executed.
+    /// Schedule SIGKILL for a container that cannot be signaled yet, because the execution of its
+    /// program is not complete.
     ScheduleKill { at: Time },
     /// Kill the container, or cancel its restart that is under way.
     Kill,
-    /// Handle the caller's first open SIGKILL: carry out `then` instead of the signal, or pass the
-    /// signal on. The SIGKILL may also end the grace period, or keep all other defer containers
-    /// from running.
+    /// Handle the caller's first SIGKILL that is not handled yet: carry out `then` instead of the
+    /// signal or, if `then` is `None`, pass the signal on. If `ends_grace`, the grace period ends,
+    /// too. If `ends_defers`, no other defer container begins.
     HandleKill {
         then: Option<Box<Decision>>,
         ends_grace: bool,
@@ -149,7 +151,8 @@ pub(super) enum Decision {
     CleanUp,
     /// Delete the container.
     Delete(Deletion),
-    /// Kill the container's parked process, because the caller deletes the container.
+    /// Kill the init process, which has not executed the program, because the caller deletes the
+    /// container.
     KillParked,
     /// Begin the next Update of the container's resources.
     BeginUpdate,
@@ -371,8 +374,7 @@ impl Pod {
         asked_again.map_or(at, |again| at.max(again))
     }
 
-    /// Returns the decision if the time `at` has come, or else this time. `decision` is called only
-    /// in the first case.
+    /// Calls `decision` and returns the result if the time `at` has come. Otherwise returns `at`.
     pub(super) fn due<D>(&self, at: Time, decision: impl FnOnce() -> D) -> Due<D> {
         match at <= self.now {
             true => Due::Now(decision()),

@@ -1,10 +1,11 @@
 //! Runs of a pod in one sandbox, and which of them a created container belongs to.
 //!
-//! A run ends with a termination, and another run may follow. A Create disproves a termination that
-//! was inferred from stop requests. A termination that the shim has decided goes on even if the
-//! caller creates more containers. Such a container belongs to the termination (for example a
-//! sidecar of a finished Job) or to the next run. A caller may also restart all containers of a
-//! living pod in its sandbox (Kubernetes' RestartAllContainers, KEP-5532).
+//! A run ends with a termination, and another run may follow. The shim may infer a termination from
+//! stop requests. If the caller then creates a container, the inference was a mistake, and the run
+//! goes on. A termination that the shim has decided goes on even if the caller creates more
+//! containers. Such a container belongs to the termination (for example a sidecar of a finished
+//! Job) or to the next run. A caller may also restart all containers of a living pod in its sandbox
+//! (Kubernetes' RestartAllContainers, KEP-5532).
 
 use crate::plan::{ContainerKind, Role};
 
@@ -16,7 +17,7 @@ use super::report::Report;
 use super::role_policy::RolePolicy;
 use super::termination::Termination;
 
-/// The run that a container created now belongs to.
+/// The run to which a newly created container belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
     /// The current run, or its termination.
@@ -125,8 +126,8 @@ impl Pod {
     }
 
     /// True if a Create of this name shows that the caller restarts the whole pod in its sandbox
-    /// (KEP-5532): all containers that usher orders have exited, [as in such a
-    /// restart](super::history::History::is_restart_of_all).
+    /// (KEP-5532). All containers that usher orders must have exited, and [their exits must fit
+    /// this restart](super::history::History::is_restart_of_all).
     pub(super) fn is_restart_of_all(&self, name: &str) -> bool {
         let is_ordered = |name: &str| {
             let plan = self.plan.as_ref();
@@ -164,7 +165,8 @@ impl Pod {
         if let Some(plan) = &mut self.plan {
             plan.forget_who_came();
         }
-        // A container that was created before, and never started, may still be started.
+        // A container that was created in the last run but never started counts, too: the caller
+        // may still start it.
         let is_there = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && !container.is_of_next_run
@@ -206,12 +208,15 @@ impl Pod {
 }
 
 impl Container {
-    /// Classifies the container's exit before it is recorded, so that the shim can detect a restart
-    /// of the whole pod. For such a restart, kubelet gives each container 2 s at most. So a stop
-    /// request for this container with 2 s at most means `StoppedShortly`. The same holds without a
-    /// request, if the `termination` was inferred from such requests and stopped this container. A
-    /// container that the shim stopped only for a failed probe or postStart handler is classified
-    /// as `Itself`.
+    /// Classifies the container's exit before the exit is recorded. The shim needs the classes to
+    /// detect a restart of the whole pod, for which kubelet gives each container 2 s at most.
+    ///
+    /// - `StoppedShortly`: the container got a stop request with 2 s at most. Or the container got
+    ///   no request, and the `termination` that stopped it was inferred from such requests.
+    /// - `Stopped`: the container got any other stop request, was stopped without a request, or is
+    ///   the sandbox.
+    /// - `Itself`: the container got no stop request. The shim did not stop the container, or only
+    ///   for a failed probe or postStart handler.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

@@ -16,25 +16,27 @@ use super::{Phase, Pod};
 /// The size for the pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSize {
-    /// The largest sum of all phases or, with `cgroup-sizing: Phase`, the sum for the current
-    /// phase. At least the sum of the containers in `counted`.
+    /// With `cgroup-sizing: Phase`, this is the sum of the containers' sizes in the current phase.
+    /// Otherwise this is the sum in the phase that needs most. The size is never less than the sum
+    /// of the containers in `counted`. The limits of containers outside the pod's plan are added.
     pub size: Size,
     /// The sum of the requests of the pod's containers, as kubelet computes it. `None` while some
     /// requests are unknown. If kubelet has given the pod's cgroup more, the pod as a whole has
     /// requests (`spec.resources`).
     pub asked: Option<Requests>,
-    /// The containers that share the size: usher orders them, and they have a process or will have
-    /// one soon.
+    /// The containers that usher orders and that have a process or will have one soon, except those
+    /// in `held`.
     pub counted: Vec<ContainerId>,
-    /// The containers that usher orders and that only have a parked process, which does not execute
-    /// the program yet.
+    /// The containers that usher orders and whose program is not executed yet. Their only process
+    /// is that of the OCI runtime, which waits.
     pub held: Vec<ContainerId>,
 }
 
 impl Pod {
-    /// The size that the driver is to give the pod's cgroup now. `None` if the cgroup shall have
-    /// its original values. Examples: sizing is off, no container has a process, sizes are unknown
-    /// under `Effective`, or the pod has terminated under `Phase`.
+    /// The size that the driver is to give the pod's cgroup now. `None` if the cgroup is to have
+    /// its original values. This is so if sizing is off, or if no container has or will soon have a
+    /// process. With `cgroup-sizing: Effective`, it is also so while sizes are unknown. With
+    /// `cgroup-sizing: Phase`, it is also so after the pod has terminated.
     pub fn pod_size(&self) -> Option<PodSize> {
         let plan = self.plan.as_ref().filter(|_| self.may_be_sized())?;
         let apps = self
@@ -51,7 +53,7 @@ impl Pod {
         let all = Containers::of(plan, apps.map(String::as_str), size);
         let size = match plan.settings().cgroup_sizing {
             CgroupSizing::Effective if self.is_all_known() => all.effective(),
-            // The cgroup stays as its caller made it until the sizes are known.
+            // Until the sizes are known, the cgroup keeps its original values.
             CgroupSizing::Effective => return None,
             CgroupSizing::Phase => all.at(self.moment()?),
             CgroupSizing::Off => return None,
@@ -74,7 +76,8 @@ impl Pod {
                 // have made the next sandbox of the pod, whose shim sizes the same cgroup.
                 || container.state.is_creating() && !self.sandbox_is_gone
             {
-                // In every phase, a running container may use its limits.
+                // The size is at least the sum of these sizes, so that each running container can
+                // use its limits in every phase.
                 now.size = now.size.plus(container.demands.size);
                 now.counted.push(id.clone());
             }
@@ -95,9 +98,9 @@ impl Pod {
         sandbox.or_else(living).or_else(|| ids().next())
     }
 
-    /// The requests of the pod as kubelet computes them. kubelet does not know usher's roles: it
-    /// adds up all containers that run side by side. Only its own init containers run before the
-    /// others.
+    /// The requests of the pod as kubelet computes them. kubelet does not know usher's roles. For
+    /// kubelet, only native init containers run before the others. It adds up the requests of all
+    /// other containers, which run side by side.
     fn requests_for_kubelet(&self, plan: &Plan) -> Requests {
         let is_native = |name: &String| plan.role(name) == Role::NativeInit;
         let size = |name: &String| self.known_size(name).unwrap_or(Size::NOTHING);
@@ -141,10 +144,11 @@ impl Pod {
         lists.into_iter().flatten().all(is_known) && apps.unwrap_or(has_app)
     }
 
-    /// The sum of the limits of the living guests, without their requests. The formula for the size
-    /// leaves guests out. [`pod_size`](Pod::pod_size) adds this sum so that no guest is killed for
-    /// using its limit. Also, cgroup v1 refuses a container's quota that exceeds the quota of the
-    /// pod. Kubernetes sets no limits for the guests of `kubectl debug`.
+    /// The sum of the limits of the living guests (containers outside the pod's plan), without
+    /// their requests. The formula for the size leaves guests out. [`pod_size`](Pod::pod_size) adds
+    /// this sum so that no guest is killed for using its limit. Also, cgroup v1 refuses a
+    /// container's quota that exceeds the quota of the pod. Kubernetes sets no limits for the
+    /// guests of `kubectl debug`.
     fn limits_of_guests(&self) -> Size {
         let sizes = self.guests().map(|guest| guest.demands.size);
         let sum = sizes.fold(Size::NOTHING, Size::plus);
@@ -196,7 +200,8 @@ impl Pod {
         self.sizes.get(name).copied().or_else(annotated)
     }
 
-    /// True if the container is part of the sum of sizes; the sandbox and guests are not.
+    /// True if the size of the pod includes the container. It includes neither the sandbox nor
+    /// containers outside the pod's plan.
     fn has_size(container: &Container) -> bool {
         container.role_policy().is_ordered
     }

@@ -124,8 +124,8 @@ impl Pod {
                     let outcome = context.container.state.take_back_start();
                     context.ok_or_log(outcome);
                 }
-                // The program is being executed, or the parked process is being killed. An answer
-                // to the Start would reach no caller.
+                // The program is being executed, or the init process is being killed before that.
+                // Both go on, although the caller no longer waits for the answer.
                 None => context.container.is_given_up = true,
             }
         });
@@ -199,7 +199,8 @@ impl ContainerContext<'_> {
                 let refusal = Refusal::NotReleased { name, reason };
                 self.out.answer_start(self.id, request, Err(refusal));
             }
-            // The Start was answered long before: the container can only fail.
+            // The Start was answered with success before the execution, so only the container's
+            // exit can report the failure.
             (None, None) => {
                 let message = format!("usher: {name}'s program could not be executed: {reason}");
                 self.end(code, (!was_killed).then_some(message));
@@ -337,9 +338,9 @@ impl Subject<'_> {
         said.unwrap_or_else(|| pod.due(ends, end))
     }
 
-    /// The decision to write once to the container's stderr that it waits since `since`, or the
-    /// time at which this is due. `None` if this was written before, or if the wait `ends` first.
-    /// `how` begins the message.
+    /// The decision to write a message about the container's wait to its stderr, or the time at
+    /// which the message is due. The wait begins at `since` and ends at `ends`. `None` if the
+    /// message was written before, or if the wait ends first. `how` is the verb of the message.
     fn wait_is_said(
         &self,
         since: Time,
@@ -360,8 +361,8 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// Records for the budget of the start mode `Auto` if any Start is blocked now. Called after
-    /// the rules were evaluated.
+    /// Records whether any Start is blocked now. The budget of the start mode `Auto` counts the
+    /// time of blocked Starts. Called after the rules were evaluated.
     pub(super) fn note_blocking(&mut self) {
         let mut containers = self.containers.values();
         let blocking = containers.any(|container| container.state.as_blocked().is_some());

@@ -42,8 +42,8 @@ const STOP_SIGNALS: [Signal; 5] = [
     Signal::RTMIN_3,
 ];
 
-/// Maximum number of SIGKILLs of the caller that wait for the rules, for one container. A further
-/// one is answered at once and not sent.
+/// Maximum number of SIGKILLs of the caller that are queued for one container. A further SIGKILL is
+/// answered at once and not sent.
 const KILLS_AT_MOST: usize = 16;
 
 /// A signal of the caller for a container's init process.
@@ -57,7 +57,7 @@ pub struct Kill {
     pub call_timeout: Option<Duration>,
 }
 
-/// Classification of a signal of the caller.
+/// The way in which the shim handles a signal of the caller.
 enum Wanted {
     /// The signal is delivered unchanged and at once. It may also be a stop request, from which the
     /// shim may infer a termination.
@@ -138,10 +138,10 @@ impl Pod {
                 waits_for: self.describe(container, &self.awaited_names(container)),
             });
         }
-        // If the caller repeats a signal, the signal is delivered again, even if the first request
-        // is closed or disproved: the program may have missed the first signal. If the shim itself
-        // has sent the signal before, it does not send a second one: many programs take a second
-        // signal for "quit now".
+        // If the caller repeats a signal, the signal is delivered again, because the program may
+        // have missed the first one. This holds even if the first request no longer counts. If so
+        // far only the shim has sent this signal, the shim does not send a second one: many
+        // programs take a second signal for "quit now".
         let again = container.is_asked() || signal != self.stop_signal(container).0;
         let running = state.as_running();
         Ok(Wanted::Stop {
@@ -214,9 +214,10 @@ impl Subject<'_> {
         } else {
             None
         };
-        // A SIGKILL for a defer container ends the time of all defer containers. A SIGKILL concerns
-        // only its container if the caller alone starts and stops this container, or if the
-        // container was asked to stop alone before.
+        // If the caller kills a defer container whose program was executed, no other defer
+        // container begins. A SIGKILL for any other container ends the grace period of the
+        // termination, with two exceptions: the caller alone starts and stops the container, or the
+        // container was asked to stop alone before the termination.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_left_to_caller()
             && container
@@ -281,8 +282,8 @@ impl Subject<'_> {
         }
     }
 
-    /// The decision to end a parked container without an execution of its program. The reported
-    /// exit code depends on the role and on the cause of the termination.
+    /// The decision to end a container whose program is not executed yet. The reported exit code
+    /// depends on the role and on the cause of the termination.
     fn left_out(&self) -> Decision {
         let (pod, container) = (self.pod, self.container);
         if container.defer_turn().is_some() {
@@ -318,9 +319,10 @@ impl Subject<'_> {
         }
     }
 
-    /// The decision to deliver the stop signal, even if it was delivered before; SIGKILL follows at
-    /// `kill_at`. While the program is still being executed, only SIGKILL is scheduled. Used when
-    /// the grace period ends, or when a container is stopped out of turn.
+    /// The decision to deliver the stop signal, even if it was delivered before. SIGKILL follows at
+    /// `kill_at`. If the shim does not know yet that the program was executed, the decision is only
+    /// to schedule SIGKILL. Used when the grace period ends, or when a container is stopped out of
+    /// turn.
     pub(super) fn last_chance(&self, kill_at: Time) -> Decision {
         let container = self.container;
         // The process may still be the OCI runtime's init, which would take the signal in place of
@@ -355,7 +357,8 @@ impl Pod {
         let status = last.unwrap_or(ExitStatus::Code(0));
         let backing_off = container.state.as_backing_off();
         let code = match backing_off.is_some_and(|it| it.is_asked) {
-            // If the program exited by itself, before its stop signal, the exit is not masked.
+            // The program exited by itself, before its stop signal. So the shim reports its exit
+            // code as for a container that was not stopped.
             true => self.reported_code(container, status, Stop::Undelivered),
             false => self.masked_code(container, status),
         };
@@ -375,10 +378,11 @@ impl Pod {
 }
 
 impl Pod {
-    /// True if this Kill carries a stop signal for the container. In a pod with a sandbox, this is
-    /// any signal if the call has a timeout, because an image can choose its stop signal; otherwise
-    /// TERM. Without a sandbox, this is TERM or a similar signal (`STOP_SIGNALS`), or the
-    /// container's own stop signal. False for SIGKILL, and for an unknown container.
+    /// True if this Kill carries a stop signal for the container. In a pod with a sandbox, every
+    /// signal of a call with a timeout is a stop signal, because an image can choose its own. If
+    /// the call has no timeout, only TERM is a stop signal. In a pod without a sandbox, the stop
+    /// signals are TERM, similar signals (`STOP_SIGNALS`), and the container's own stop signal.
+    /// False for SIGKILL, and for an unknown container.
     pub fn is_stop(&self, id: &ContainerId, kill: Kill) -> bool {
         self.known(id)
             .is_ok_and(|container| self.is_stop_signal(container, kill))
@@ -393,8 +397,8 @@ impl Pod {
         is_one && kill.signal != Signal::KILL
     }
 
-    /// The signal that is delivered for a stop request. The container's own stop signal (annotation
-    /// `stop-signal`) replaces the signal of CRI's stop, and any TERM.
+    /// The signal that is delivered for a stop request of the caller. The annotation `stop-signal`
+    /// replaces every signal of CRI's StopContainer, and SIGTERM of any other caller.
     fn delivered_signal(&self, container: &Container, kill: Kill) -> Signal {
         // Only CRI's Kill carries a deadline: that of kubelet's call.
         let is_of_cri = self.has_sandbox() && kill.call_timeout.is_some();

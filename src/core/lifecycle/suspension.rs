@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::action::ContainerId;
 use super::time::Time;
 
-/// Maximum number of effects in one evaluation of the rules before the shim counts the effects of
-/// each rule. Even a large pod needs fewer.
+/// Number of effects that one evaluation of the rules may have before the shim begins to count the
+/// effects of each rule. Even a large pod needs fewer.
 const UNCOUNTED: usize = 1_000;
 
 /// Maximum number of counted effects of one rule on one container, in one evaluation of the rules.
@@ -40,7 +40,8 @@ struct Suspension {
     pause: Duration,
 }
 
-/// The number of effects in one evaluation of the rules.
+/// Counters of the effects in one evaluation of the rules: for all rules together and, after
+/// [`UNCOUNTED`] effects, for each rule and container.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     decisions: usize,

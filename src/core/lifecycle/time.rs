@@ -20,7 +20,7 @@ impl Time {
         Time(since_origin)
     }
 
-    /// The time since the driver's origin.
+    /// The time since the origin, which the driver has chosen.
     pub const fn since_origin(self) -> Duration {
         self.0
     }
@@ -30,7 +30,7 @@ impl Time {
         Time(self.0.saturating_add(wait))
     }
 
-    /// The point `lead` earlier, or the origin.
+    /// The point that is earlier by `lead`, but not before the origin.
     pub const fn before(self, lead: Duration) -> Time {
         Time(self.0.saturating_sub(lead))
     }

@@ -49,7 +49,8 @@ pub enum Status {
     /// The apps have all exited with 0. Also shown when the termination of a complete run is over,
     /// whatever the exit codes.
     Completed,
-    /// The apps have all exited, not all of them with 0, and the pod does not terminate.
+    /// All apps have exited, at least one of them with a code other than 0, and no termination has
+    /// begun.
     Error,
     /// A step of defer containers is under way: the number of defer containers that have run, and
     /// their total number.
@@ -143,18 +144,18 @@ pub enum Obstacle {
         role: Role,
         missing: Missing,
     },
-    /// The caller's Start.
+    /// The caller's Start call: none has come yet, or the last one has failed.
     Start,
     /// The back-off before the container's restart in place.
     BackOff,
-    /// The success of the container's startup probe, which has failed `failures` times.
+    /// The container's startup probe. It has not succeeded yet, and has failed `failures` times.
     StartupProbe { failures: u32, threshold: u32 },
     /// The exit of the container after its stop signal.
     Exit,
     /// The exit of a defer container that runs in its turn and has got no stop signal.
     Work,
-    /// The container's turn to stop. The termination is in `step`, in which the defer container
-    /// `defer` runs, if any.
+    /// The container's turn to get its stop signal in the termination. `step` is the step under
+    /// way. `defer` is the defer container that runs in this step, if any.
     TurnToStop { step: Step, defer: Option<String> },
     /// The turn of a defer container. While the pod terminates, `step` is the step under way, and
     /// `defer` is the defer container that runs in it, if any.
@@ -162,8 +163,9 @@ pub enum Obstacle {
         step: Option<Step>,
         defer: Option<String>,
     },
-    /// The wait for a second stop request, usually for the termination window. Until it is over,
-    /// the shim does not know if the container's stop request means the end of the pod.
+    /// The time in which a second stop request may come, usually the termination window. Until this
+    /// time is over, the shim does not know if the container's stop request means the end of the
+    /// pod.
     TerminationWindow,
 }
 
@@ -307,9 +309,13 @@ impl Pod {
         })
     }
 
-    /// The wait of a container that is to stop: for its exit if it has got its signal, otherwise
-    /// for its signal. `None` unless the container has got its signal, the caller has sent a stop
-    /// signal, or the container's turn in a termination is still to come.
+    /// The wait of a container that is to stop:
+    ///
+    /// - for its exit, if the container has got its signal;
+    /// - otherwise for its signal, if the caller has sent a stop signal, or if the container's turn
+    ///   in a termination is still to come.
+    ///
+    /// `None` for any other container.
     fn wait_to_stop(&self, now: Time, id: &ContainerId, container: &Container) -> Option<Wait> {
         let asked = container.request.as_ref().filter(|_| container.is_asked());
         let wait = |obstacle| Wait {
@@ -322,7 +328,7 @@ impl Pod {
             return Some(wait(Obstacle::Exit));
         }
         // A container waits for its step, and a sidecar also waits for the sidecars that stop
-        // before it, even if the caller requests its stop later or never.
+        // before it. These waits are shown even without a stop request of the caller.
         let is_before_its_turn = self.is_to_be_stopped(container)
             && self.termination.as_ref().is_some_and(|termination| {
                 let step = self.step_of(container);
@@ -343,8 +349,8 @@ impl Pod {
         Some(wait(obstacle))
     }
 
-    /// The conditions that a held container, or a container whose Start call waits, still waits
-    /// for.
+    /// The conditions that are still to be met before the program of a container is executed. The
+    /// container is held, or its Start call is not answered yet.
     pub(super) fn obstacles(&self, container: &Container) -> Vec<Obstacle> {
         if container.defer_turn().is_some() {
             let step = self.termination_for(container).map(Termination::step);
@@ -394,7 +400,7 @@ impl Pod {
         let created = self.containers.values().filter(|container| {
             container.kind == ContainerKind::Workload && counts(container.role_policy())
         });
-        // Containers deleted by the caller still count.
+        // Containers that the caller has deleted are part of the total number.
         let deleted = self.history.all().into_iter().flatten();
         let deleted = deleted.map(|(name, _)| name);
         let mut names: Vec<&str> = created.map(|container| container.name.as_str()).collect();
@@ -505,7 +511,7 @@ fn wait_to_be_started(now: Time, running: &Running) -> Option<Wait> {
     }
     let (failures, threshold) = (probing.failures, probing.probe.failure_threshold);
     let left = threshold.saturating_sub(failures);
-    // Without a next attempt, the present attempt has begun at `now` at the latest.
+    // If no next attempt is scheduled, an attempt is under way. It began at `now` or before.
     let next = probing.next.unwrap_or(now);
     let others = probing.probe.longest_period();
     let others = others.saturating_mul(left.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! A value of a manifest, kept as text that is no longer than the original.
+//! A value of a manifest, kept as compact JSON text.
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};

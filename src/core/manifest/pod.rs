@@ -19,9 +19,10 @@ pub struct Pod {
     pub owner: Owner,
     pub annotations: BTreeMap<String, String>,
     pub spec: Spec,
-    /// Indexes in `spec.initContainers` by name; `places` has those in `spec.containers`. Of
-    /// containers with the same name, the first one is meant.
+    /// Index of each name in `spec.initContainers`. Of containers with the same name, the first
+    /// counts.
     init_places: BTreeMap<String, usize>,
+    /// Index of each name in `spec.containers`. Of containers with the same name, the first counts.
     places: BTreeMap<String, usize>,
 }
 

@@ -39,7 +39,7 @@ pub enum TooLarge {
     Containers { count: usize },
     #[error("metadata.annotations has {bytes} bytes; expected at most {MAX_ANNOTATION_BYTES}")]
     Annotations { bytes: usize },
-    /// A container of the field `list` with a long name.
+    /// A name that is too long, of a container in the field `list` of the spec.
     #[error(
         "spec.{list}[{index}] has a name of more than {MAX_NAME_CHARS} characters; expected at most as many"
     )]
@@ -313,7 +313,7 @@ trait Fold: Default {
 
     const EXPECTED: &str;
 
-    /// False if further items are counted but not kept.
+    /// True while the items of the list are kept. Further items are only counted.
     fn keeps_more(&self) -> bool {
         true
     }

@@ -18,7 +18,8 @@ use super::rules::Unsaid;
 use super::settings::RestartPolicy;
 use super::signal::{Signal, parse_stop_signal};
 
-/// The settings of one container. Each setting has an effect in the container's role.
+/// The settings of one container. The parser refuses a setting that has no effect in the
+/// container's role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlan {
     /// The startup probe of a sidecar. The sidecar does not count as started before the probe has
@@ -92,7 +93,8 @@ impl ContainerPlan {
 }
 
 /// Refuses a setting that has no effect in the container's role. The error names the lists whose
-/// roles the setting is for, and a similar name in these lists.
+/// containers can have the setting. If one of these lists has a similar name, the error also says
+/// so, because one of the two names may be misspelled.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,

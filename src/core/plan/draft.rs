@@ -23,7 +23,7 @@ pub(super) struct Draft<'a> {
     given: bool,
     settings: Settings,
     unsaid: Unsaid,
-    /// The node's roles for unlisted names.
+    /// The roles that the node's rules give to containers in no list of the pod.
     roles: Roles,
     /// The pod-wide grace period as it was written.
     grace_period: Option<Entry<'a>>,
@@ -72,7 +72,7 @@ impl<'a> Draft<'a> {
                     continue;
                 }
                 Err(error) => {
-                    // The unknown key may be a misspelled list.
+                    // The refused key may be the misspelled key of a list (`usher/sidecar`).
                     draft.lacks_lists = true;
                     found.ok::<()>(Err(error));
                     continue;

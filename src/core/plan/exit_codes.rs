@@ -153,7 +153,7 @@ pub(super) fn parse(text: &str) -> Result<ExitCodes, Problem> {
     })
 }
 
-/// Parses a number of digits only, because Rust's own parser also accepts a sign.
+/// Parses a number that consists only of digits. Rust's own parser also accepts a sign.
 fn decimal(word: &str) -> Option<u8> {
     let is_decimal = word.chars().all(|c| c.is_ascii_digit());
     is_decimal.then(|| word.parse().ok()).flatten()

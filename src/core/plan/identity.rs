@@ -55,8 +55,8 @@ impl Identity {
 /// A pod, as Kubernetes identifies it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodIdentity {
-    /// The sandbox's id. Without a sandbox, the group of its containers, or the id of its only
-    /// container.
+    /// The sandbox's id. If the pod has no sandbox, the group of the pod's containers. Without a
+    /// group, the id of the pod's only container.
     pub id: String,
     /// The pod's name; without Kubernetes, the same as `id`.
     pub name: String,

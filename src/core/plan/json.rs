@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Unexpected, Vi
 
 use super::error::{Problem, condense};
 
-/// Reads a JSON object. Error messages call the expected type `schema`.
+/// Reads a JSON object. `schema` is the name of the expected type in error messages.
 pub(super) fn parse<T: DeserializeOwned>(text: &str, schema: &str) -> Result<T, Problem> {
     serde_json::from_str::<Object<T>>(text)
         .map(|Object(object)| object)

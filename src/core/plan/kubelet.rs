@@ -57,11 +57,11 @@ pub struct Allotment {
 pub enum PreStop {
     /// Kubelet executes this command in the container, so the shim gets an `Exec` with this argv.
     Exec { command: Vec<String> },
-    /// Kubelet sends a request that the shim does not see.
+    /// Kubelet sends an HTTP request. The shim does not see the request.
     HttpGet,
-    /// Kubelet opens a connection that the shim does not see.
+    /// Kubelet opens a TCP connection. The shim does not see the connection.
     TcpSocket,
-    /// Kubelet waits for this time, at most 292 years.
+    /// Kubelet waits for this duration, at most 292 years, and then sends the stop request.
     Sleep(Duration),
     /// A handler of a Kubernetes version newer than this shim.
     Other,

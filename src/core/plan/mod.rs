@@ -107,15 +107,15 @@ impl Plan {
         Plan::parse_under(annotations, &Rules::default()).map(|reading| reading.plan)
     }
 
-    /// True if usher does not handle the pod: the annotations have no usher key, and no present
-    /// container has its role from the node's rules.
+    /// True if usher leaves the pod alone: the pod has no annotation of usher, and none of its
+    /// present containers has a role from the node's rules.
     pub fn is_empty(&self) -> bool {
         !self.given && !self.assignment.has_one_of_node()
     }
 
     /// The role of the container `name`: from a list of the pod, else from the node's rules. Any
-    /// other container is an app, or a guest if the pod lists its apps. Without usher keys, every
-    /// container is a guest, unless the node's rules apply to such pods, too.
+    /// other container is an app, or a [guest](Role::Guest) if the pod lists its apps. Without
+    /// usher keys, every container is a guest, unless the node's rules apply to such pods, too.
     pub fn role(&self, name: &str) -> Role {
         match self.given || self.assignment.is_for_all_pods() {
             true => self.assignment.role(name),

@@ -69,7 +69,8 @@ struct RawGrpc {
     service: Option<String>,
 }
 
-/// Reads a startup or liveness probe from JSON; `unsaid` has the values of missing fields.
+/// Reads a startup or liveness probe from JSON. `unsaid` has the values for fields that the JSON
+/// leaves out.
 ///
 /// # Errors
 ///

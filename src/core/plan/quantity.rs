@@ -62,7 +62,7 @@ impl Quantity {
     ///
     /// # Errors
     ///
-    /// More than an `int64` holds, as in Kubernetes.
+    /// If the result does not fit into an `int64`, which is the limit of Kubernetes.
     pub(super) fn units(&self) -> Result<u64, Problem> {
         self.rounded_up(0)
     }
@@ -71,7 +71,7 @@ impl Quantity {
     ///
     /// # Errors
     ///
-    /// More than an `int64` holds, as in Kubernetes.
+    /// If the result does not fit into an `int64`, which is the limit of Kubernetes.
     pub(super) fn thousandths(&self) -> Result<u64, Problem> {
         self.rounded_up(3)
     }
@@ -104,7 +104,7 @@ impl Quantity {
         let mut carry = 0_u128;
         let mut exact = true;
         let after = self.digits.iter().skip(before).rev().copied();
-        // The carry is below 2^64, so that 20 zeros reduce it to zero.
+        // The carry is below 2^64. Each zero divides the carry by ten, so 20 zeros suffice.
         let zeros = point.min(0).unsigned_abs().min(20);
         for digit in after.chain((0..zeros).map(|_| 0)) {
             carry = factor.saturating_mul(digit.into()).saturating_add(carry);

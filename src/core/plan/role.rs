@@ -48,7 +48,7 @@ impl Role {
     ];
 }
 
-/// Writes the role's word in the annotation contract.
+/// Writes the role as in docs/annotations.md, for example `native-init`.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = Role::WORDS.iter().find(|(role, _)| role == self);
@@ -56,7 +56,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Writes the name of the setting that lists the defer containers that run at this time.
+/// Writes the name of the setting that lists these defer containers: `pre-exit` or `post-exit`.
 impl fmt::Display for DeferTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -1,8 +1,9 @@
 //! The role of each container of a pod, the start order, and the containers that are present.
 //!
 //! An optional name counts as unlisted until a container of that name is created. From then on it
-//! counts as listed. So a list never contains the name of an absent optional container, and readers
-//! of a list need not check for it. The same applies to sidecars that only the node's rules name.
+//! counts as listed. So no list that this module returns contains the name of an absent optional
+//! container. Code that reads the lists need not check for absent containers. The same applies to
+//! sidecars that only the node's rules name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,14 +23,14 @@ pub(super) struct RoleAssignment {
     pub(super) native_init: Vec<String>,
     /// The listed apps; `None` if no app is listed, and never an empty set.
     pub(super) apps: Option<BTreeSet<String>>,
-    /// The lists with all names that are not optional, and with the optional names that are
-    /// present.
+    /// The lists in force. An optional name is left out while its container is absent. A sidecar
+    /// that only the node's rules name is added once its container is present.
     pub(super) order: Order,
     /// True if the author has set the start order.
     is_serial: bool,
-    /// The node's roles for unlisted names.
+    /// The roles that the node's rules give to containers in no list of the pod.
     of_node: Roles,
-    /// `None` if no listed name is optional, and no present container has its role from the node's
+    /// Exists if a listed name is optional, or if a present container has its role from the node's
     /// rules.
     conditional: Option<Box<Conditional>>,
 }
@@ -44,7 +45,8 @@ pub(super) struct Order {
     pub(super) stages: Vec<Stage>,
 }
 
-/// Names that are in a list only while their containers are present.
+/// Optional names, and names of sidecars from the node's rules. A name of either kind is in its
+/// list in force only while its container is present.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Conditional {
     /// The lists as they were written.
@@ -52,7 +54,8 @@ struct Conditional {
     optional: BTreeSet<String>,
     /// Optional names whose containers are present.
     come: BTreeSet<String>,
-    /// Present sidecars that only the node's rules name, in the order of their creation.
+    /// Sidecars that are present and that only the node's rules name, in the order of their
+    /// creation.
     of_node: Vec<String>,
 }
 
@@ -98,8 +101,9 @@ pub(crate) fn role_of_list(setting: PodSetting) -> Option<Role> {
     lists.find_map(|(list, role)| (list == setting).then_some(role))
 }
 
-/// True if names in this list may be optional (`NAME?`): the list is of containers that others wait
-/// for, or that run one after another in the termination.
+/// True if this list may have optional names (`NAME?`). Optional names are allowed if other
+/// containers wait for the listed ones, or if the listed ones run one after another in the
+/// termination.
 pub(super) fn has_optional_names(setting: PodSetting) -> bool {
     use PodSetting::{Init, PostExit, PreExit, Sidecars};
     matches!(setting, Init | Sidecars | PreExit | PostExit)
@@ -256,8 +260,8 @@ impl RoleAssignment {
         names.come.clear();
         names.of_node.clear();
         self.settle();
-        // If no name is optional, `conditional` is `None` again, as before any container was
-        // present.
+        // If no name is optional, resets `conditional` to `None`, the value that it had before the
+        // first container came.
         self.conditional.take_if(|names| names.optional.is_empty());
     }
 

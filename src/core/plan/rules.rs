@@ -49,7 +49,8 @@ words! {
     }
 }
 
-/// Upper limits for annotations. With `None`, the bound of the annotation contract applies.
+/// Upper limits for annotations, in addition to the bounds that hold on every node. `None` adds no
+/// limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Limit for the grace period of a pod or container.
@@ -69,8 +70,8 @@ pub struct Limits {
     pub names: Option<u32>,
 }
 
-/// Lower limits for annotations whose small values cost the node or other pods. With `None`, the
-/// bound of the annotation contract applies.
+/// Minimum values for annotations whose small values burden the node or other pods. They add to the
+/// bounds that hold on every node. `None` adds no minimum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimums {
     /// Minimum for the grace period of a pod or container.
@@ -104,16 +105,17 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Makes rules. `defaults` has values as in annotations, by the names of their settings
-    /// (`start-mode`).
+    /// Makes rules. `defaults` maps the names of settings (`start-mode`) to values, which are
+    /// written as in annotations.
     ///
-    /// Bounds apply to defaults, too. A default that usher itself sets is lowered to its limit, and
-    /// any default is raised to its minimum. A default alone is never a reason to refuse a pod.
+    /// Bounds apply to defaults, too, so that a default alone is never a reason to refuse a pod. A
+    /// default of usher itself is lowered to its limit. Every default, even one in `defaults`, is
+    /// raised to its minimum.
     ///
     /// # Errors
     ///
-    /// An error as for annotations, a default above its limit, or a setting that only a pod can
-    /// have, such as a list of its containers or its restart policy.
+    /// An error as for annotations, a value in `defaults` above its limit, or a setting that only a
+    /// pod can have, such as a list of its containers or its restart policy.
     pub fn new(
         defaults: &BTreeMap<String, String>,
         limits: Limits,

@@ -1,5 +1,5 @@
-//! The annotations of a sandbox that has no container, with the same keys as containerd's
-//! annotations.
+//! The annotations of a sandbox without a pause container. The shim makes them itself, with the
+//! keys of containerd's annotations.
 
 use std::collections::BTreeMap;
 

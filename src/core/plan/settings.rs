@@ -48,13 +48,14 @@ words! {
     /// containers.
     #[derive(Default)]
     pub enum StartMode {
-        /// The shim answers when the container starts, if the container can start soon. Otherwise
-        /// the shim answers at once.
+        /// If the container can start soon, the shim answers Start when the container begins to
+        /// run. Otherwise the shim answers Start at once.
         #[default]
         Auto = "Auto",
-        /// The shim answers when the container starts.
+        /// The shim answers Start when the container begins to run. If the container waits too
+        /// long, Start fails.
         Block = "Block",
-        /// The shim answers at once, and holds the container until it may start.
+        /// The shim answers Start at once, and holds the container until it may run.
         Hold = "Hold",
     }
 }
@@ -83,8 +84,8 @@ impl RestartPolicy {
         !matches!(self, RestartPolicy::Never)
     }
 
-    /// True if kubelet, when it makes a new sandbox for the pod, does not create containers again
-    /// that have exited with 0.
+    /// True if the pod's next sandbox lacks the containers that exited with 0, because kubelet does
+    /// not create them again.
     pub const fn leaves_out_succeeded(self) -> bool {
         matches!(self, RestartPolicy::OnFailure)
     }

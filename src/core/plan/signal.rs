@@ -101,7 +101,7 @@ impl Signal {
     }
 }
 
-/// Parses a number of digits only, because Rust's own parser also accepts a sign.
+/// Parses a number that has only digits. Rust's own parser also accepts a sign.
 fn decimal(text: &str) -> Option<i32> {
     text.chars()
         .all(|c| c.is_ascii_digit())

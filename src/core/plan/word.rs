@@ -2,7 +2,7 @@
 
 /// A type with one value for each word of a setting. Words are case-sensitive.
 pub trait Word: Copy + 'static {
-    /// Every word, in the order of the annotation contract.
+    /// Every word, in the order in which messages and the documentation list the words.
     const WORDS: &'static [&'static str];
 
     /// The value that a word stands for.

@@ -154,7 +154,7 @@ pub struct Case {
     pub listed: bool,
     /// Containers in the order of the spec.
     pub members: Vec<Member>,
-    /// Further optional names in the annotations, whose containers never appear.
+    /// Optional names in the annotations whose containers are never created.
     pub absent: Vec<(&'static str, Part)>,
     /// Faults, each with its time in milliseconds.
     pub faults: Vec<(u64, Fault)>,
@@ -322,7 +322,8 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        // Absent names come first in the lists, so that a faulty shim would wait for them.
+        // Names of absent containers come first in the lists. A faulty shim that waits for them
+        // then holds up all containers after them.
         let absent = |part| {
             let absent = self.absent.iter().filter(move |(_, of)| *of == part);
             absent.map(|(name, _)| format!("{name}?"))

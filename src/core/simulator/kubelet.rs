@@ -72,8 +72,8 @@ pub struct Ask {
 pub struct Log {
     /// For each sandbox, the number of observations that were recorded before its creation.
     pub sandboxes: Vec<usize>,
-    /// Numbers of sandboxes that exist only in this log, because kubelet kept the previous sandbox
-    /// and restarted all of its containers (KEP-5532).
+    /// Indices in `sandboxes` of entries without a sandbox of their own: kubelet kept the previous
+    /// sandbox and restarted all of its containers (KEP-5532).
     pub restarted: Vec<usize>,
     pub asks: Vec<Ask>,
     /// Times of the SIGKILLs at the end of a grace period, with their containers.
@@ -123,7 +123,8 @@ enum Worker {
     Starts(usize, Time),
     /// The pull of a container's image, until this time.
     Pulls(usize, Time),
-    /// A postStart handler runs. Once it is over, `over` is true if it has succeeded.
+    /// The wait for a postStart handler. `over` is `None` while the handler runs. Afterwards `over`
+    /// is true if the handler has succeeded.
     Handles {
         who: usize,
         over: Option<bool>,

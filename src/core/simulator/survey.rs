@@ -17,7 +17,7 @@ use super::kubelet::{Kubelet, Log};
 /// Maximum number of case numbers shown for one broken promise.
 const SHOWN_AT_MOST: usize = 8;
 
-/// A world that can be run, and made simpler.
+/// A simulated world. A survey runs the world, and runs simpler variants if a promise is broken.
 pub trait World: Display {
     /// Runs the world. Returns the broken promises.
     fn run(&self) -> Vec<Broken>;
@@ -183,14 +183,13 @@ fn report<W: World>(found: &Findings, shown: usize, world: &impl Fn(u64) -> Opti
     text
 }
 
-/// Simplifies the world for as long as it still breaks the promise.
+/// Simplifies a world step by step, as long as a simpler variant still breaks the promise.
 fn simplest<W: World>(mut world: W, promise: &'static str) -> (W, Broken) {
     let breaks = |world: &W| {
         let mut all = world.run().into_iter();
         all.find(|broken| broken.promise == promise)
     };
     let mut broken = breaks(&world).expect("a world that breaks a promise");
-    // Each step makes the world simpler in one respect, so few steps are needed.
     for _ in 0..200 {
         let mut simpler = world.simpler().into_iter();
         let found = simpler.find_map(|next| breaks(&next).map(|broken| (next, broken)));

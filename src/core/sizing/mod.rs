@@ -251,8 +251,8 @@ impl Containers {
         sizes.fold(Size::NOTHING, Size::or).plus(self.overhead)
     }
 
-    /// The size of the pod while each container of [`Containers::starting`] starts, without
-    /// overhead.
+    /// For each container of [`Containers::starting`], the size of the pod at the time when this
+    /// container starts. The overhead is not included.
     fn starting_sizes(&self) -> impl Iterator<Item = Size> {
         let mut stay = Size::NOTHING;
         self.starting.iter().map(move |starting| {

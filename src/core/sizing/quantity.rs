@@ -46,7 +46,7 @@ impl<Q> From<Option<Q>> for Limit<Q> {
     }
 }
 
-/// A bound of zero.
+/// The default limit is zero, not `Unlimited`.
 impl<Q: Default> Default for Limit<Q> {
     fn default() -> Self {
         Limit::Of(Q::default())

@@ -27,8 +27,9 @@ fn the_size_is_the_larger_of_the_largest_init_container_and_all_apps_per_resourc
     assert_eq!(containers.effective(), limited(100, 2200 * MI));
 }
 
-/// The second example of "Pod initialization", by the rules that Kubernetes adopted later: a
-/// missing request equals the limit, and a missing limit means unlimited.
+/// The second example of the proposal "Pod initialization", section "Resources". The sizes follow
+/// rules that Kubernetes adopted later: a missing request equals the limit, and a missing limit
+/// means unlimited.
 #[test]
 fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     let app = Size {
@@ -47,7 +48,8 @@ fn a_limit_that_one_app_lacks_is_unlimited_for_the_pod() {
     assert_eq!(containers.at(Moment::Starting(0)), limited(100, GI));
 }
 
-/// KEP-753: an init container does not count sidecars that start only after it has exited.
+/// KEP-753: while an init container runs, the pod's size includes only the sidecars that started
+/// before this init container.
 #[test]
 fn an_init_container_counts_the_sidecars_started_before_it() {
     let containers = Containers {
@@ -169,7 +171,7 @@ prop_compose! {
     }
 }
 
-/// True if no amount of `one` exceeds the same amount of `other`.
+/// True if each request and limit of `one` is at most as large as that of `other`.
 fn is_within(one: Size, other: Size) -> bool {
     one.or(other) == other
 }

@@ -23,7 +23,7 @@ use super::{Program, SimBundle, SimEngine};
 
 /// Maximum wait for the exit of the container's previous processes before a restart in place.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// Number of retries of a deletion that no caller would retry.
+/// Maximum number of retries of a forced deletion. The engine retries because no caller does.
 const DELETE_RETRIES: u32 = 20;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);

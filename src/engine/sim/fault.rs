@@ -29,11 +29,13 @@ pub enum EngineCall {
     Forget,
     Delete,
     Drain,
-    /// A call that finds a container's cgroup. `ReadCgroup` and `Scores` read and write it.
+    /// A call that finds a container's cgroup. `ReadCgroup` reads from the cgroup, and `Scores`
+    /// changes the OOM scores of the processes in the cgroup.
     FindCgroup,
     ReadCgroup,
     Scores,
-    /// A call that writes a value of a pod's cgroup. `TellManager` tells the cgroup manager.
+    /// A call that writes a value to a pod's cgroup. `TellManager` is the call that tells the new
+    /// values to the cgroup manager.
     WritePod,
     LowerMemory,
     TellManager,

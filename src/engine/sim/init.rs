@@ -106,7 +106,7 @@ impl SimInit {
             return Err(self.gone());
         }
         for serial in members {
-            // An earlier signal of this loop may have killed the process, too.
+            // An earlier signal of this loop may already have killed this process.
             let signalled = self.engine().signal(serial, signal);
             if !all {
                 signalled?;

@@ -18,7 +18,8 @@ use super::cgroup::PodValues;
 use super::fault::{EngineCall, Fault, FaultPlan, NoFaults};
 use super::{OnStop, Program, SimBundle, SimEngine};
 
-/// Exit status of a parked init of runc's after a stop signal: Go's runtime then exits with code 2.
+/// Exit status of runc's init process if a stop signal comes before the program is executed: Go's
+/// runtime then exits with code 2.
 const PARKED_ENDS_WITH: ExitStatus = ExitStatus::Code(2);
 
 /// Number of a process. Unlike a PID, the number is never reused.
@@ -57,7 +58,7 @@ pub struct Machine {
 /// An event of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
-    /// A container's parked init process was created.
+    /// A container's init process was created. It waits to execute the program.
     Parked {
         id: String,
         pid: i32,
@@ -178,7 +179,8 @@ enum Pending {
     End(ExitStatus),
 }
 
-/// All that is left on the machine.
+/// The living processes, containers, mounts and held PIDs on the machine. All lists are empty if
+/// everything was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Container and PID of each living process.
@@ -255,7 +257,8 @@ impl Machine {
         }
     }
 
-    /// True if a process has this PID, or if the PID is held.
+    /// True if a process has this PID, or if [`hold_pid`](crate::Init::hold_pid) keeps the PID from
+    /// being reused.
     pub fn is_taken(&self, pid: i32) -> bool {
         let is_somebodys = self.processes.values().any(|process| process.pid == pid);
         is_somebodys || self.held.contains_key(&pid)

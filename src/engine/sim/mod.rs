@@ -59,8 +59,8 @@ pub struct SimBundle {
     pub size: Size,
     /// UID of the pod in whose cgroup the container is.
     pub pod_uid: Option<String>,
-    /// Programs of the container's init processes, in their order. Further init processes run the
-    /// last program.
+    /// Programs of the container's init processes: the first program for the first process, and so
+    /// on. Further init processes run the last program.
     pub programs: Vec<Program>,
     /// Program of the container's execs.
     pub exec: Program,
@@ -94,7 +94,8 @@ impl SimEngine {
         self.lock().bundles.insert(directory.into(), bundle);
     }
 
-    /// Creates a container with default settings, and returns its parked init process.
+    /// Creates a container with default settings. Returns its init process, which waits to execute
+    /// the program.
     pub async fn parked(&self, id: &str) -> Arc<dyn Init> {
         let order = Order {
             id: id.to_owned(),

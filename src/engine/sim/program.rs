@@ -16,7 +16,7 @@ pub struct Program {
     pub heeds: Option<Signal>,
     /// Time from the program's execution until probes succeed; `None` if never.
     pub ready_after: Option<Duration>,
-    /// Time from the program's execution until probes fail again; `None` if never.
+    /// Time from the program's start after which all probes fail; `None` if never.
     pub unwell_after: Option<Duration>,
     /// Duration of the container's hooks.
     pub hook_takes: Duration,

@@ -8,7 +8,7 @@ use crate::ExecOrder;
 use crate::laws::{self, Runs, Testbed};
 use usher_core::process::ExitStatus;
 
-/// The simulated program that behaves as a test of the laws demands.
+/// The simulated program with the behavior `runs`.
 fn program(runs: Runs) -> Program {
     let told = OnStop::Ends(Duration::ZERO, ExitStatus::Code(7));
     match runs {

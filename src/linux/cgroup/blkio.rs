@@ -34,7 +34,8 @@ const CFQ: [List; 8] = [
     ("sectors_recursive", |blkio| &mut blkio.sectors_recursive),
 ];
 
-/// Files of the throttling layer, with any scheduler.
+/// Files of the kernel's throttling layer (`blk-throttle`). The layer counts with every I/O
+/// scheduler.
 const THROTTLE: [List; 2] = [
     ("throttle.io_service_bytes", |blkio| {
         &mut blkio.io_service_bytes_recursive

@@ -12,10 +12,10 @@ use super::{below, is_named_after, kill};
 /// Time limit for killed processes to exit, and for their cgroups to be removed.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Directories of the cgroups that belong to one container. The OCI runtime has recorded `noted` in
-/// the container's state. If the shim died while the container was being created, `wanted` is the
-/// cgroup path in the container's bundle. A cgroup without the container's ID in its name is left
-/// out, because it may also contain other processes.
+/// Directories of the cgroups of one container. `noted` are the cgroups in the OCI runtime's state
+/// of the container. `wanted` is the cgroup path in the container's bundle: the state may be
+/// missing, because the creation was cut short. A cgroup without the container's ID in its name is
+/// left out, because it may also contain other processes.
 pub fn of_container(noted: BTreeSet<PathBuf>, wanted: Option<&str>, id: &str) -> BTreeSet<PathBuf> {
     let mut cgroups = noted;
     // A path without a leading slash has systemd's form (`slice:prefix:name`); systemd removes such

@@ -12,7 +12,8 @@ use super::{blkio, devices, hierarchy, read, scores, v1, v2, values};
 /// Bytes that may be allocated at once for each byte of input. The number is high because a short
 /// line becomes an entry with a dozen fields.
 const EACH: usize = 128;
-/// Bytes that may be allocated at once in addition, even for an empty input.
+/// Bytes that may be allocated at once even for an empty input. [`EACH`] is added for each byte of
+/// input.
 const ANYWAY: usize = 16 * 1024;
 
 pub(crate) fn files(input: &[u8]) {

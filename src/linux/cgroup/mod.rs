@@ -229,8 +229,8 @@ pub fn is_named_after(directory: &Path, id: &str) -> bool {
         .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
-/// Returns the systemd slice in kubelet's name of a cgroup; `None` if the name has no slice. The
-/// name may be the slice alone, or the slice's path.
+/// Returns the last part of a cgroup's name if that part is a systemd slice, and otherwise `None`.
+/// kubelet's name of a cgroup may be the slice alone, or the slice's path.
 pub fn slice_of(name: &str) -> Option<&str> {
     let (_, last) = name.rsplit_once('/').unwrap_or(("", name));
     Some(last).filter(|last| last.ends_with(".slice"))

@@ -1,5 +1,6 @@
-//! Prepares the kernel for moves into cgroups, so that its delay of the first move passes while the
-//! OCI runtime is still starting.
+//! Prepares the kernel for moves of processes into cgroups. After a pause, the kernel delays the
+//! first move. The shim makes a move of its own early, so that the delay passes while the OCI
+//! runtime is still starting.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ const STACK: usize = 64 * 1024;
 const THREADS_V1: &str = "tasks";
 const THREADS_V2: &str = "cgroup.threads";
 
-/// True while a thread prepares the kernel.
+/// True while a thread moves itself to its own cgroup, so that later moves are fast.
 static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the kernel for the move of a container's init process into its cgroup.
@@ -62,16 +63,16 @@ fn prepare() {
     }
 }
 
-/// Moves the calling thread, not its process, to the cgroup of its process. If the process is moved
-/// to another cgroup in the meantime (option ShimCgroup), it stays there: v1 moves back only this
-/// thread, and v2 refuses the move.
+/// Moves the calling thread to `directory`, the cgroup of its process. The other threads stay where
+/// they are. The process may have been moved to another cgroup in the meantime (option ShimCgroup).
+/// Then v1 moves only this thread back, and v2 refuses the move.
 fn stay_in(directory: &Path) -> io::Result<()> {
     let threads = match Hierarchy::get() {
         Hierarchy::V1(_) => THREADS_V1,
         Hierarchy::V2 => THREADS_V2,
     };
-    // Write the thread's ID, not 0: a thread that writes 0 moves itself without waiting, which does
-    // not prepare the kernel.
+    // Write the thread's ID, not 0. For an ID the kernel waits for its slow lock now, so that a
+    // later move need not wait. For 0 the kernel would not take the lock.
     fs::write(directory.join(threads), gettid().to_string())
 }
 

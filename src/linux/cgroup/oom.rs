@@ -43,7 +43,8 @@ const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 /// if a container fills its memory with files, because then other counters change all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
-/// Pause before the shim tries again to watch a cgroup, after no file descriptor was free.
+/// Pause between two attempts to watch a cgroup. An attempt fails, for example, while no file
+/// descriptor is free.
 const TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Watches a cgroup for kills by the OOM killer, until this value is dropped. Uses no CPU time
@@ -77,7 +78,7 @@ impl OomWatch {
             tell: Box::new(tell),
         });
         let notices = watch(&kills).inspect_err(|error| {
-            // The counter is still read at the container's exit.
+            // No kill is lost: the shim also reads the counter when the container exits.
             tracing::warn!(%error, "cannot watch for OOM kills: they will be noticed at the exit");
         });
         Some(OomWatch {
@@ -281,10 +282,10 @@ mod tests {
         fs::write(directory.join(file), text).unwrap();
     }
 
-    /// Returns the kills of the v2 cgroup in this directory, and the counter of the calls of
-    /// `tell`.
+    /// Returns a [`Kills`] for the v2 cgroup in `directory`. Also returns a counter, to which each
+    /// call of its function `tell` adds one.
     fn kills_in(directory: &Path) -> (Kills, Arc<AtomicU32>) {
-        // The path begins below `/sys/fs/cgroup`.
+        // The path is relative to `/sys/fs/cgroup`.
         let path = format!("../../..{}", directory.display());
         let cgroup = Cgroup {
             version: Version::V2(V2::new(&path)),

@@ -40,7 +40,7 @@ pub struct Place {
 struct Leaf(PathBuf);
 
 impl Place {
-    /// Returns the place that consists of these v1 cgroups.
+    /// Returns the [`Place`] for commands that run in these v1 cgroups, which exist already.
     pub(super) fn in_v1(directories: Vec<PathBuf>) -> Place {
         Place {
             directories,
@@ -82,8 +82,8 @@ impl Drop for Leaf {
     }
 }
 
-/// Removes the cgroup for commands that a dead shim left. `container` is the cgroup of one of the
-/// shim's containers.
+/// Removes the cgroup in which a dead shim ran its commands. `container` is the cgroup of one of
+/// the shim's containers. Both cgroups are directly below the pod's cgroup.
 pub fn remove_leaf(container: &Path) {
     if let Some(pod) = container.parent() {
         let _ = fs::remove_dir(pod.join(LEAF));

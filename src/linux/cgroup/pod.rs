@@ -117,8 +117,9 @@ impl PodCgroup {
         self.values.write(knob, value)
     }
 
-    /// Computes the pod's overhead, in the unit of `knob`: the value `found` minus the containers'
-    /// part of it in `allotment`. Returns 0 if that part is unknown, or if `found` is unlimited.
+    /// Computes the pod's overhead, in the unit of `knob`: the pod's value `found`, minus the
+    /// containers' total from `allotment`. Returns 0 if the total is unknown, or if `found` is
+    /// unlimited.
     pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,

@@ -21,10 +21,9 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// tasks run.
 const AT_ONCE: usize = 64;
 
-/// Time for which passes over the container's processes must find no old score before a change is
-/// complete. A process that forks during a pass may leave a child with the old score, which a later
-/// pass finds. The time is twice the longest pause that a CPU limit imposes on a container by
-/// default.
+/// Time without any process that has the old score, after which a change is complete. A process may
+/// fork while the shim goes over all processes, and the child may have the old score. A later pass
+/// finds the child. By default, a CPU limit pauses a container for less than half of this time.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
 /// The time that replaces [`SETTLED_FOR`] after a pass in which some processes exited before the
@@ -66,9 +65,10 @@ impl Change {
     }
 }
 
-/// Sets the score of all processes of a cgroup. Makes passes until no process has the old score,
-/// because a process may fork before a pass reaches it. If `superseded` is notified, another change
-/// follows, and this change ends after its first pass that finds nothing to change.
+/// Sets the score of all processes of a cgroup. A process may fork before the shim has set its
+/// score. So the shim looks at all processes again and again, until no process with the old score
+/// was found for some time. A notification of `superseded` means that another change follows. Then
+/// the shim does not wait for this time: a single pass without an old score is enough.
 ///
 /// # Errors
 ///
@@ -95,8 +95,9 @@ pub async fn change(
             if files.is_empty() {
                 continue;
             }
-            // An open file stays bound to its process even if the PID is reused. So if the PID is a
-            // member of the cgroup now, the process of the open file is a member.
+            // Another process may have got the PID before the file was opened, so check now that
+            // the PID is in the cgroup. The open file stays with its process: if that process has
+            // exited, a write fails and hits no other process.
             let members = cgroup.processes()?;
             for (_, mut file) in files.into_iter().filter(|(pid, _)| members.contains(pid)) {
                 match file.write_all(change.to.to_string().as_bytes()) {
@@ -171,9 +172,10 @@ pub fn own() -> i32 {
     text.trim().parse().unwrap_or_default()
 }
 
-/// Returns the score to write into a bundle in place of `instead_of`: `wanted`, or the nearest
-/// score that the kernel allows. Without `CAP_SYS_RESOURCE` the kernel refuses a score below that
-/// of this process, and the OCI runtime would fail.
+/// Returns the OOM score to set instead of the configured score `instead_of`. With
+/// `CAP_SYS_RESOURCE` this is `wanted`. Without it, the kernel refuses a score below that of this
+/// process, and the OCI runtime would fail. Then a lower `wanted` is raised to the score of this
+/// process, or to `instead_of` if `instead_of` is lower.
 pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     match may_lower() {
         true => wanted,
@@ -249,8 +251,8 @@ mod tests {
     fn the_score_that_a_container_would_have_anyway_is_allowed() {
         assert_eq!(allowed(1000, 1000), 1000);
         assert_eq!(allowed(own(), 1000), own());
-        // A score that the bundle has already is the caller's responsibility, so `allowed` never
-        // raises it.
+        // When the score of a bundle is to be lowered, `allowed` never returns a higher score than
+        // the bundle has.
         assert!(allowed(-1000, own()) <= own());
     }
 }

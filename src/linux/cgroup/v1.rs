@@ -78,9 +78,9 @@ pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
 
 #[derive(Debug)]
 pub(super) struct V1 {
-    /// Path of the cgroup below the mount point, in the hierarchies of nearly all controllers.
+    /// Path of the cgroup below the mount point, for all controllers that are not in `others`.
     below: Box<Path>,
-    /// For each hierarchy in which the cgroup has another path than `below`, this path.
+    /// Paths of the cgroup in the hierarchies where the path differs from the field `below`.
     others: Box<[(Controllers, Box<Path>)]>,
 }
 

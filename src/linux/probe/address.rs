@@ -18,8 +18,9 @@ const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Size in bytes of one read of the kernel's list of addresses, and maximum number of reads: enough
-/// for some hundreds of addresses. The list is read only if there is no default route.
+/// Size in bytes of one read of the kernel's list of addresses, and the maximum number of reads.
+/// Both together are enough for some hundreds of addresses. The list is read only if the default
+/// route yields no global address.
 const PART_BYTES: usize = 8 * 1024;
 const LIST_PARTS: usize = 4;
 /// Maximum number of listed addresses whose interfaces are checked. An address is not used if its

@@ -47,8 +47,8 @@ pub trait Commands: fmt::Debug + Send + Sync {
     /// their CPU time.
     fn charged(&self, place: Option<&Place>, meter: &Meter) -> Arc<dyn Commands>;
 
-    /// Executes a command in the container `id`, with an OOM score of at most `oom_score`. `limit`
-    /// is the time until the command runs.
+    /// Executes a command in the container `id`, with an OOM score of at most `oom_score`. The
+    /// command must have started within `limit`. It may run longer.
     ///
     /// # Errors
     ///

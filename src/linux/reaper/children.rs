@@ -36,7 +36,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Chooses the kernel's lists if there is a list at this path.
+    /// Returns [`Search::Lists`] if the file `list` exists, otherwise [`Search::Parents`].
     pub fn by(list: &Path) -> Search {
         match list.exists() {
             true => Search::Lists,
@@ -168,7 +168,7 @@ mod tests {
         reaper.reserve(first.pid());
         assert_eq!(ended(&mut first).await, ExitStatus::Code(3));
         assert_eq!(state(first.pid()), Some('Z'));
-        // A command has started this process, which exits before the command reports its id.
+        // The process `named` exits before the command that started the process reports the PID.
         let expectation = reaper.expect();
         let named = orphan(&reaper, directory.path(), "a", 7).await;
         go("a");

@@ -4,9 +4,10 @@ use usher_fuzz::cost::assert_bounded;
 
 use super::{below, idmap, layers, options};
 
-/// Bytes that may be allocated at once for each byte of input.
+/// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 96;
-/// Bytes that may be allocated at once in addition, even for an empty input.
+/// Bytes that may be allocated at the same time even for an empty input. [`EACH`] is added for each
+/// byte of input.
 const ANYWAY: usize = 16 * 1024;
 
 /// Parses the input as options, one per line.

@@ -48,8 +48,8 @@ impl Mounting {
         self.kind == "overlay"
     }
 
-    /// Makes the mount. The calling thread gets its own working directory, so it must end
-    /// afterward.
+    /// Makes the mount. Afterward the calling thread no longer shares the working directory of its
+    /// process, so the thread must end.
     ///
     /// # Errors
     ///

@@ -125,7 +125,8 @@ impl Logger {
         loop {
             let mut readable = ready.readable().await?;
             match read(ready.get_ref(), &mut [0]) {
-                // Accept a byte from every program, as containerd's runc shim does.
+                // A byte means that the program is ready, even if the program is expected only to
+                // close the pipe. containerd's runc shim accepts the byte, too.
                 Ok(1..) => return Ok(()),
                 Ok(0) if says_so => {
                     return Err(LoggerError::ClosedEarly);

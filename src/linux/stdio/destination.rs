@@ -155,9 +155,9 @@ impl Destination {
         }
     }
 
-    /// Waits until a FIFO has a reader, or until the process is deleted. A later open(2) for
-    /// reading waits for a writing end, so without this end a restarted containerd could not read
-    /// the output.
+    /// Waits until a FIFO has a reader, or until the process is deleted. Meanwhile the shim keeps
+    /// its writing end of the FIFO open. Without a writing end, a restarted containerd could not
+    /// read the output, because its open(2) would wait.
     pub async fn linger(&self, phase: &mut Phases) {
         let Destination::Pipe(to) = self else {
             return;
@@ -225,7 +225,8 @@ impl Opened {
 }
 
 impl Fifo {
-    /// Opens both ends of a FIFO, without waiting for a reader. A disk with the path may stall.
+    /// Opens both ends of a FIFO. Does not wait for a reader, but may block while the disk with the
+    /// path stalls.
     ///
     /// # Errors
     ///

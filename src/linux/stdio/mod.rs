@@ -172,7 +172,7 @@ enum Phase {
     Over,
 }
 
-/// Receiver of a process's phase, for its pumps.
+/// Receiver with which a pump waits for its process's exit or deletion ([`Phase`]).
 type Phases = state::Receiver<Phase>;
 
 async fn ended(phase: &mut Phases) {

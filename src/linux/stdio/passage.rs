@@ -28,7 +28,7 @@ const STILL_FOR: Duration = Duration::from_millis(200);
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(8);
 
-/// The path of one stream from a process into a FIFO.
+/// Progress of a pump that moves one output stream of a process into a FIFO.
 #[derive(Debug)]
 pub(super) struct Passage {
     source: Source,
@@ -53,7 +53,8 @@ pub(super) enum Source {
 /// Output of an exited process that its clients have not read yet.
 #[derive(Debug, Default)]
 pub struct Unread {
-    /// Passages, each with the number of bytes that have to be read from its FIFO.
+    /// The streams of the process, each with the number of bytes that clients have to read in
+    /// total.
     passages: Vec<(Arc<Passage>, u64)>,
     #[cfg(any(test, feature = "simulator"))]
     simulated: Option<Duration>,
@@ -92,7 +93,8 @@ impl Passage {
     ///
     /// # Errors
     ///
-    /// If the reading end cannot be opened. Then no exit is delayed because of this stream.
+    /// If the reading end cannot be opened. The exit of the process is then reported even if output
+    /// of this stream is unread.
     pub fn reopen(&self, to: &impl AsFd) -> io::Result<Arc<File>> {
         let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
         let mut options = OpenOptions::new();
@@ -139,7 +141,8 @@ impl Passage {
 }
 
 impl Unread {
-    /// The unread output of these passages; `None` if clients have read everything.
+    /// Returns the output of these streams that clients have not read yet. `None` if clients have
+    /// read everything.
     pub(super) fn of<'a>(passages: impl Iterator<Item = &'a Arc<Passage>>) -> Option<Unread> {
         let passages = passages.map(|passage| (Arc::clone(passage), passage.written()));
         let unread = Unread {
@@ -261,8 +264,8 @@ mod tests {
         sleep(ms(1)).await;
     }
 
-    /// Reads pieces of this size with this pause, until nothing is left; returns the number of
-    /// bytes.
+    /// Reads `piece` bytes at a time, each time after the pause `apart`, until nothing is left.
+    /// Returns the number of bytes.
     async fn reads(mut client: File, piece: usize, apart: Duration) -> usize {
         let mut read = 0;
         loop {
@@ -336,7 +339,7 @@ mod tests {
         sleep(Duration::from_secs(600)).await;
         let mut client = stage.client();
         client.read_exact(&mut [0; 5]).unwrap();
-        // A FIFO without a writing end would have ended here.
+        // If the FIFO had no writing end, this read would return the end of the file.
         let open = client.read(&mut [0]).unwrap_err();
         assert_eq!(open.kind(), io::ErrorKind::WouldBlock);
         sleep(Duration::from_secs(2)).await;

@@ -177,7 +177,8 @@ pub(super) fn spawn_input(from: OwnedFd, to: OwnedFd) -> io::Result<JoinHandle<(
     }))
 }
 
-/// Starts a pump from a FIFO to a process's terminal; drops `over` at the end.
+/// Starts a pump from a FIFO to a process's terminal. When the input ends, the pump drops the
+/// sender `over`, which notifies the receiver.
 ///
 /// # Errors
 ///
@@ -328,8 +329,8 @@ mod tests {
         });
     }
 
-    /// Starts a pump that keeps output back. Returns the pump, the sender of its `begin`, and the
-    /// reading end of its destination.
+    /// Starts a pump that keeps output back until the test sends `()`. Returns the pump, the sender
+    /// for that, and the end of a pipe from which the test reads the output.
     fn spawn_withheld(from: File) -> (JoinHandle<()>, oneshot::Sender<()>, File) {
         let (output, to) = pipe();
         let (begin, begun) = oneshot::channel();
@@ -378,7 +379,7 @@ mod tests {
             let (pump, begin, mut output) = spawn_withheld(from);
             let sent: Vec<u8> = (0..120_000_u32).map(|n| (n % 251) as u8).collect();
             let copy = sent.clone();
-            // The write ends before `begin` is sent.
+            // The call of `write_all` returns before `begin` is sent.
             let writer = tokio::task::spawn_blocking(move || input.write_all(&copy));
             writer.await.unwrap().unwrap();
             // This `begin` has no effect, because the output was passed on already.

@@ -34,8 +34,8 @@ const DRAIN_FOR: Duration = Duration::from_secs(10);
 pub struct Streams {
     phase: watch::Sender<Phase>,
     inlet: Inlet,
-    /// A writing end of stdin's FIFO. Until CloseIO it keeps stdin from ending while no client has
-    /// the FIFO open.
+    /// A writing end of stdin's FIFO, which the shim keeps open until CloseIO. Without this end,
+    /// stdin would end as soon as no client has the FIFO open.
     stdin: Option<File>,
     /// True after CloseIO. The caller may call CloseIO before the FIFO is connected.
     is_closed: bool,
@@ -78,7 +78,8 @@ enum Spare {
     Terminal { _kept_open: Destination },
 }
 
-/// The process's end of stdin, until the caller's FIFO is connected to it.
+/// The shim's end of the pipe or terminal for stdin, until the caller's FIFO is connected to the
+/// process.
 #[derive(Debug, Default)]
 enum Inlet {
     #[default]
@@ -186,7 +187,8 @@ async fn open_pipes(
             continue;
         }
         let (destination, keep) = open_output(stream, path, early, setting).await?;
-        // stderr is the last stream of this loop, so messages go to stderr if there is one.
+        // The loop ends with stderr, so the shim's messages go to stderr if the process has one,
+        // and otherwise to stdout.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -362,7 +364,8 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// [`StdioError`]. After an error the process reads the end of the file.
+    /// [`StdioError`]. After an error the process's stdin has ended, as if the client had closed
+    /// it.
     pub fn connect_stdin(&mut self, path: &str) -> Result<(), StdioError> {
         let inlet = mem::take(&mut self.inlet);
         if matches!(inlet, Inlet::None) {
@@ -412,8 +415,8 @@ impl Streams {
         )
     }
 
-    /// Streams of a simulated process whose client reads for this time after the exit; the receiver
-    /// resolves when the client closes stdin.
+    /// Makes the streams of a simulated process. After the exit, the client goes on reading for the
+    /// time `reads_for`. The returned receiver resolves when the client closes stdin.
     #[cfg(any(test, feature = "simulator"))]
     pub fn simulated(reads_for: Option<Duration>) -> (Streams, oneshot::Receiver<()>) {
         let (stdin, closed) = oneshot::channel();

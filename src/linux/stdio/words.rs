@@ -87,7 +87,7 @@ fn bounded(line: &str, end: &str) -> String {
     format!("{}{end}", line.get(..kept).unwrap_or_default())
 }
 
-/// Opens a further writing end of a pipe, which does not block.
+/// Opens another writing end of a pipe, in nonblocking mode.
 ///
 /// # Errors
 ///

@@ -41,19 +41,20 @@ global_asm!(
     ".balign 8",
     "usher_holder_begin:",
     ".byte 0x7f, 0x45, 0x4c, 0x46, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0",
-    // EXEC, the machine, the version, the entry, the offset of the segments, no sections, no flags.
+    // The rest of the ELF header: the type EXEC, the machine, the version, the entry point, the
+    // offset of the segments, no sections, no flags, and the sizes of the tables.
     ".2byte 2, {machine}",
     ".4byte 1",
     ".8byte {base} + (usher_holder_entry - usher_holder_begin)",
     ".8byte 64, 0",
     ".4byte 0",
     ".2byte 64, 56, 2, 64, 0, 0",
-    // LOAD, readable and executable.
+    // A LOAD segment, readable and executable.
     ".4byte 1, 5",
     ".8byte 0, {base}, {base}",
     ".8byte usher_holder_end - usher_holder_begin, usher_holder_end - usher_holder_begin",
     ".8byte 0x10000",
-    // GNU_STACK, readable and writable.
+    // A GNU_STACK segment, readable and writable.
     ".4byte 0x6474e551, 6",
     ".8byte 0, 0, 0, 0, 0, 16",
     "usher_holder_entry:",
@@ -209,8 +210,9 @@ unsafe extern "C" {
 
 /// The bytes of the holder's executable file.
 fn program() -> &'static [u8] {
-    // SAFETY: both names are in one section of this program's read-only data, the second after the
-    // first, with initialized bytes between them that live as long as the process.
+    // SAFETY: both symbols are in one section of this program's read-only data, and
+    // `usher_holder_begin` comes first. All bytes between them are initialized, and live as long as
+    // the process.
     unsafe {
         let begin = (&raw const usher_holder_begin).cast::<u8>();
         let end = (&raw const usher_holder_end).cast::<u8>();
@@ -357,8 +359,8 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(opened.is_err(), "{opened:?}");
-        // A descriptor of the program that is kept open cannot write to it, even after the holder
-        // has exited.
+        // A file descriptor that refers to the holder's program may stay open after the holder has
+        // exited. The program cannot be changed through that descriptor.
         let kept = format!("/proc/self/fd/{}", found.as_raw_fd());
         let opened = std::fs::OpenOptions::new().write(true).open(kept);
         let written = opened.and_then(|mut file| file.write_all(b"x"));

@@ -26,8 +26,8 @@ impl Lease {
         let path = directory.join("leased");
         fs::copy(program, &path).unwrap();
         let file = File::open(&path).unwrap();
-        // The kernel sends this signal to the holder of the lease when a process waits. By default
-        // the signal is ignored.
+        // The kernel sends this signal to the lease's holder when another process has to wait until
+        // it can open the file. By default the signal is ignored.
         control(&file, F_SETSIG, libc::SIGURG).unwrap();
         control(&file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         Lease { path, file }

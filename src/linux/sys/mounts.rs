@@ -38,8 +38,9 @@ impl UserNamespaceHolder {
         const STACK: usize = 64 * 1024;
         let leash = leash.as_raw_fd();
         let child = move || {
-            // The child keeps only the leash. It has copies of all other descriptors of the shim,
-            // such as the writing ends of its own pipe and of another holder's.
+            // The child keeps only the reading end of its pipe. Close its copies of all other
+            // descriptors of the shim, such as the writing ends of this pipe and of other holders'
+            // pipes.
             // SAFETY: dup2(2) takes two integers. This process has no code that owns descriptors.
             unsafe { libc::dup2(leash, 0) };
             super::close_all_from(1);

@@ -47,7 +47,7 @@ const PINS: &str = "ns";
 /// File in `usher-sandbox` that notes the cgroup made for the sandbox's own processes.
 const CGROUP: &str = "cgroup.json";
 
-/// Maximum number of bytes that are read of the note about the cgroup.
+/// Maximum number of bytes that the shim reads from `cgroup.json`.
 const CGROUP_AT_MOST: u64 = 64 * 1024;
 
 /// Mount options of the shared memory, as with a pause container: 64 MiB, writable by all.
@@ -138,7 +138,8 @@ pub(super) fn note_cgroup(bundle: &Path, cgroup: &BTreeSet<PathBuf>) -> Result<(
     Ok(write(&make_directory(bundle)?.join(CGROUP), &text)?)
 }
 
-/// Reads the directories of the noted cgroup; empty without a note.
+/// Reads the directories that [`note_cgroup`] has recorded in the bundle. Returns an empty set if
+/// the record is missing or cannot be read.
 pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
     let file = fs::File::open(directory(bundle).join(CGROUP));
     let noted = file.map(|file| serde_json::from_reader(file.take(CGROUP_AT_MOST)));

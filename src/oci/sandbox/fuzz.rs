@@ -12,7 +12,8 @@ use super::config::{Wanted, swapped};
 
 /// Bytes that may be allocated at the same time for each byte of input.
 const EACH: usize = 256;
-/// Bytes that may be allocated at the same time in addition, whatever the size of the input.
+/// Bytes that may be allocated at the same time even for an empty input. Each byte of input allows
+/// [`EACH`] more.
 const ANYWAY: usize = 128 * 1024 + RESERVED_FOR_A_MESSAGE;
 
 /// Asserts that a configuration is read, or refused in one sentence. If it is read, all its sysctls

@@ -54,8 +54,9 @@ pub(super) fn not_a_container(what: &str) -> EngineError {
     ))
 }
 
-/// Returns the exit future of the sandbox. If a process holds the namespaces, the sandbox exits
-/// when `child` does. Otherwise it exits when the holder's token `end` is canceled.
+/// Returns the exit future of the sandbox. If a process (`child`) holds the namespaces, the sandbox
+/// exits when this process exits. Without such a process, the sandbox exits when the token
+/// `holder.end` is canceled.
 pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
     let ended = holder.end.clone();
     ExitFuture(Box::pin(async move {
@@ -68,8 +69,9 @@ pub(super) fn exit_future(holder: &Holder, child: Option<Child>) -> ExitFuture {
 }
 
 impl Holder {
-    /// Makes the handle of the holder with this PID (0 without a process). The handle keeps the
-    /// shim's end of the `leash`. `pod` is the pod's cgroup.
+    /// Makes the handle of the process that holds the pod's namespaces. `pid` is 0 if no process
+    /// has to hold them. `pod` is the pod's cgroup. The handle keeps `leash` open, the shim's end
+    /// of a pipe. The process exits when this end is closed.
     pub fn new(
         pid: i32,
         leash: OwnedFd,

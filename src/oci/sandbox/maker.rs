@@ -59,8 +59,8 @@ const NOBODY: u32 = 65_535;
 /// PID that the maker reports if no process has to hold the namespaces.
 pub(super) const NOBODYS: i32 = 0;
 
-/// Mount point of the holder's empty root: a directory that every node has. The mount also hides
-/// the node's processes, which this directory lists.
+/// Directory on which the holder's empty root is mounted. `/proc` is used because every node has
+/// this directory. The mount also hides the node's processes, which `/proc` lists.
 const COVERED: &str = "/proc";
 
 /// The request to make a sandbox.
@@ -86,7 +86,8 @@ pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Com
     Ok(command)
 }
 
-/// True if the first argument selects the mode of the maker.
+/// True if `word`, the program's first argument, asks the program not to be the shim. Instead, the
+/// program is then the maker, which makes the sandbox, or the first process of a new PID namespace.
 pub fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
@@ -148,8 +149,9 @@ fn make(making: &OsStr) -> Result<(), MakerError> {
     say(first.id())
 }
 
-/// Enters the cgroup for the maker and the holder. If the cgroup is a systemd scope, this process
-/// executes the maker again inside the scope, and the function does not return.
+/// Moves this process into the cgroup for the maker and the holder. If the cgroup is a systemd
+/// scope, this process executes its own program again inside the scope, and the function does not
+/// return.
 fn enter_cgroup(making: &mut Making) -> Result<(), MakerError> {
     let cgroup = mem::take(&mut making.cgroup);
     if cgroup.is_empty() {
@@ -250,8 +252,8 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), MakerError> {
 /// with the error.
 fn hold() -> MakerError {
     let held = confine().and_then(|()| {
-        // This request is repeated, because the kernel sends the signal with the rights that the
-        // process had at the request, and these rights have changed.
+        // Call this function after `confine`, which changes the user. The kernel sends SIGIO with
+        // the rights that the process has at this call.
         obey_the_shim()?;
         let said = io::stdout().as_fd().try_clone_to_owned();
         let mut said = said.map(File::from).map_err(silence())?;
@@ -260,7 +262,8 @@ fn hold() -> MakerError {
         silent.map_err(silence())?;
         let error = sys::holder::become_holder();
         let error = not_held(MakerError::cannot("execute the holder")(error));
-        // Standard output leads nowhere now, so the error goes to its copy.
+        // Standard output is no longer connected to the shim, so write the error to `said`, a copy
+        // of the original standard output.
         let _ = writeln!(said, "{error}");
         Ok::<_, MakerError>(error)
     });

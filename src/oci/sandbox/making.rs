@@ -109,8 +109,9 @@ impl Maker {
         (child, self.leash)
     }
 
-    /// Kills the maker, and waits until it is gone. Closing the leash also kills the holder, if it
-    /// is another process.
+    /// Kills the maker, and waits until it is gone. Also closes the shim's end of the pipe `leash`.
+    /// If the maker has already started another process to hold the namespaces, that process then
+    /// exits.
     async fn end(mut self, reaper: &Reaper) {
         drop(self.leash);
         // The kill fails if the maker has exited already.

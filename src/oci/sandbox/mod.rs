@@ -55,7 +55,7 @@ struct PodSandbox {
     bundle: PathBuf,
     wanted: Wanted,
     reaper: Reaper,
-    /// The holder of the namespaces. The creation sets it.
+    /// The process that holds the sandbox's namespaces; empty before the sandbox is created.
     holder: OnceLock<Arc<Holder>>,
 }
 

@@ -1,10 +1,11 @@
-//! The cgroup of a sandbox's own processes if systemd has made the pod's cgroup: a systemd scope.
+//! The systemd scope for a sandbox's own processes. The scope exists only if systemd has made the
+//! pod's cgroup.
 //!
 //! systemd takes controllers away from a slice in which no unit needs them. A container's scope
 //! needs all of them (`Delegate=`), but a pod without a pause container has no scope while no
-//! container runs. kubelet then takes the pod's cgroup for lost, and kills the pod (`Validate` in
-//! `cm/cgroup_v2_manager_linux.go`). So the holder has a scope, which keeps the controllers, as
-//! that of a pause container does.
+//! container runs. kubelet then considers the pod's cgroup lost, and kills the pod (`Validate` in
+//! `cm/cgroup_v2_manager_linux.go`). So the sandbox's holder process gets a scope. This scope keeps
+//! the controllers, like the scope of a pause container.
 
 use std::fs::File;
 use std::io;
@@ -22,8 +23,9 @@ use crate::options::systemd_runs;
 
 use super::maker::SELF;
 
-/// Properties of the scope, as runc sets them for a container. Without the default dependencies,
-/// systemd does not stop the scope when the node shuts down. kubelet does so, in order.
+/// Properties of the scope, as runc sets them for a container. With the default dependencies,
+/// systemd would stop the scope when the node shuts down. kubelet has to stop the pods then, in
+/// order.
 const PROPERTIES: [&str; 2] = [
     "--property=Delegate=yes",
     "--property=DefaultDependencies=no",

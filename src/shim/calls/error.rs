@@ -55,8 +55,8 @@ impl CallError {
     }
 }
 
-/// Converts the outcome of sending a signal to an answer for the caller of Kill. An error calls the
-/// process `name`.
+/// Converts the outcome of sending a signal to an answer for the caller of Kill. `name` is the name
+/// of the process in an error message.
 ///
 /// # Errors
 ///

@@ -14,14 +14,14 @@ pub struct Alarm {
     /// Time at which the core was last woken.
     rang: Option<Time>,
     pause: Duration,
-    /// Time to which a timer that is due again is postponed.
+    /// Time to which the timer is postponed. `None` if the timer is not postponed.
     until: Option<Time>,
 }
 
 impl Alarm {
-    /// Returns the time until which the actor sleeps before it wakes the core: `at`, which the core
-    /// asks for. If the core was already woken at `at` or later, returns a time 1 s after that
-    /// wake-up. The pause doubles each time, up to 60 s.
+    /// Returns the time until which the actor sleeps before it wakes the core. Usually this is
+    /// `at`, the time for which the core asks. If the core was already woken at `at` or later, the
+    /// sleep ends 1 s after that wake-up. This second doubles with each repetition, up to 60 s.
     pub fn schedule(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

@@ -27,8 +27,8 @@ use super::meter::{Meter, Wait};
 /// Maximum number of root's clients at a time. A further client evicts another client, in the order
 /// of [`LastActivity`].
 const MAX_CLIENTS: usize = 16;
-/// Maximum number of read-only clients at a time. A further client evicts another read-only client,
-/// in the same order.
+/// Maximum number of read-only clients at a time. A further read-only client evicts another one, in
+/// the order of [`LastActivity`].
 const MAX_READ_ONLY_CLIENTS: usize = 8;
 
 /// Maximum number of bytes that a client may send in all its requests together. A request has a few
@@ -38,16 +38,16 @@ const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes taken by one read.
 const MAX_READ_BYTES: usize = 1024;
 
-/// The shim drops a client that was sent nothing for this time, or that has not read for this time.
-/// The shim answers requests at once, so the first case means that the client sent no whole
-/// request. A watcher gets an update at least twice in this time.
+/// The shim drops a client that has not read for this time. The shim also drops a client to which
+/// it has sent nothing for this time. The client has then made no complete request, because the
+/// shim answers requests at once, and sends a watcher at least two updates in this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The stream of root's clients, from both sockets. These clients may give commands for the pod.
 pub struct Clients<C> {
-    /// Connections to the socket that only root may use, if there is one.
+    /// Incoming connections of the socket that only root may use, if there is one.
     roots: Option<C>,
-    /// Connections to the socket for all processes with UID 0.
+    /// Incoming connections of the socket that any process with UID 0 may use.
     shared: C,
     /// Wait before the next connection from `shared` is accepted. It applies to root too, because
     /// only an accepted connection shows the client's group.
@@ -71,11 +71,11 @@ pub struct Client {
     idle: Pin<Box<Sleep>>,
     /// Timer that starts when a write to the client blocks.
     blocked: Option<Pin<Box<Sleep>>>,
-    /// Meter and wait of a read-only client; `None` for root.
+    /// Meter for a read-only client, and the timer of its current wait; `None` for root.
     metered: Option<(Meter, Wait)>,
 }
 
-/// The slots of either root's clients or the read-only clients.
+/// The slots for clients of one kind: for root's clients, or for read-only clients.
 struct Slots {
     limit: usize,
     taken: Vec<Weak<Slot>>,
@@ -87,9 +87,9 @@ struct Slot {
     activity: Mutex<LastActivity>,
 }
 
-/// Activity of a client. Clients are evicted in the order of these values: first the clients that
-/// were never answered, beginning with the earliest connection, then the answered clients,
-/// beginning with the earliest last write.
+/// Activity of a client. Clients are evicted in the order of these values. First come the clients
+/// that were never answered, the longest connected first. Then come the answered clients, the
+/// longest idle first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LastActivity {
     is_evicted: bool,
@@ -98,11 +98,14 @@ struct LastActivity {
 }
 
 impl<C> Clients<C> {
-    /// Turns the connections to both sockets into clients. Only processes with `CAP_DAC_OVERRIDE`
-    /// can connect to `roots`, so root does not wait there behind the container of `kubectl usher`.
-    /// `roots` is `None` if its socket could not be made. Any process with UID 0 can connect to
-    /// `shared`. On both sockets the peer's group decides: root's group makes a client of root, any
-    /// other group a read-only client. `meter` is charged for the CPU time of read-only clients.
+    /// Turns the connections to both sockets into clients. On both sockets, a peer with root's
+    /// group becomes one of root's clients, and any other peer a read-only client. `meter` is
+    /// charged for the CPU time of read-only clients.
+    ///
+    /// Any process with UID 0 can connect to `shared`, but only a process with `CAP_DAC_OVERRIDE`
+    /// to `roots`. The container of `kubectl usher` lacks this capability, so root's connections to
+    /// `roots` do not wait behind its connections. `roots` is `None` if its socket could not be
+    /// made.
     ///
     /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
     /// whose listener has ended panics in `stop_listen`.
@@ -197,7 +200,9 @@ impl Stream for ReadOnlyClients {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match ready!(self.0.poll_recv(context)) {
             Some(client) => Poll::Ready(Some(Ok(client))),
-            // The server of `Clients` is shut down before this server, so this stream must not end.
+            // The channel ends when the server of `Clients` is shut down. The server of read-only
+            // clients is shut down after that, and until then this stream must not end (see
+            // `Clients::new`).
             None => Poll::Pending,
         }
     }

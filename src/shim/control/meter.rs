@@ -24,8 +24,8 @@ use usher_core::share::Share;
 /// waking the thread.
 const SECONDS_PER_CPU_SECOND: u32 = 30;
 
-/// CPU time that clients may use at once after a rest. It is enough for a few dozen requests, so a
-/// person does not have to wait.
+/// CPU time that clients may use without a wait, if they have used none for a while. This time is
+/// enough for a few dozen requests, so a person does not have to wait.
 const BURST: Duration = Duration::from_millis(50);
 
 /// Waiting work begins only at multiples of this time, all of it together. Each wake-up of the
@@ -49,8 +49,8 @@ struct MeterState {
     share: Share,
     time: Timebase,
     clock: Arc<dyn Clock>,
-    /// The reading of the thread's CPU clock up to which CPU time is charged. `None` while no work
-    /// for a read-only client is in progress.
+    /// Reading of the thread's CPU clock at the last charge, or at the beginning of the work.
+    /// `None` while no work for a read-only client is in progress.
     charged: Option<Duration>,
     /// True if work for a read-only client has begun since the thread last ran out of tasks.
     is_new: bool,
@@ -86,8 +86,9 @@ impl Meter {
     }
 
     /// Ready when work for a read-only client may begin. The caller then calls
-    /// [`begin_work`](Meter::begin_work). After a wait, charging has already begun. `wait` holds
-    /// the timer between polls.
+    /// [`begin_work`](Meter::begin_work), which starts charging CPU time. After a wait,
+    /// `poll_ready` has already started charging, and the caller's `begin_work` changes nothing.
+    /// `wait` keeps the timer between two polls.
     pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
         if wait.0.is_none() {
             wait.0 = self.state().pause().map(|pause| Box::pin(sleep(pause)));

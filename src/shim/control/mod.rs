@@ -44,8 +44,8 @@ const FOR_UID_0: u32 = 0o600;
 /// container of `kubectl usher` does not have this capability.
 const FOR_CAPABLE_ROOT: u32 = 0o000;
 
-/// Backlog of the socket for all processes with UID 0. The shim accepts connections one by one, so
-/// a longer queue would only make the last client wait longer.
+/// Length of the queue of connections to the socket that all processes with UID 0 may use. The shim
+/// accepts connections one by one, so a longer queue would only make the last client wait longer.
 const BACKLOG: i32 = 64;
 
 /// Listens at `path`, on the socket for all processes with UID 0. Removes a file at `path` first.
@@ -61,7 +61,8 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Listens on the socket for root alone that belongs to the socket at `path`.
+/// Listens on the shim's second control socket, which is for root alone. `path` is the path of the
+/// first.
 ///
 /// # Errors
 ///
@@ -79,15 +80,15 @@ fn listen_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket at `path`, and the socket for root alone that belongs to it. Called when the
-/// shim ends, and for a shim that has died.
+/// Removes the two control sockets of a shim: the socket at `path`, and the socket for root alone,
+/// whose path is derived from `path`. Called when the shim ends, and for a shim that has died.
 ///
 /// # Errors
 ///
 /// If the socket at `path` exists and cannot be removed.
 pub fn forget(path: &Path) -> io::Result<()> {
-    // The socket for root alone does no harm if it stays, because `usher` fails to connect to it,
-    // and uses the other socket.
+    // A failure to remove the root-only socket does no harm: `usher` fails to connect to this
+    // socket, and uses the other one.
     let _ = remove(&roots_socket(path));
     remove(path)
 }

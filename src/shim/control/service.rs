@@ -22,7 +22,7 @@ use usher_api::{
 use super::Meter;
 use super::kernel;
 
-/// Maximum number of root's calls at a time, without watchers. A further call is refused.
+/// Maximum number of root's calls at a time. Watchers do not count. A further call is refused.
 const MAX_CALLS: usize = 32;
 /// Maximum number of read-only clients' calls at a time.
 const MAX_READ_ONLY_CALLS: usize = 8;

@@ -167,9 +167,10 @@ impl Actor {
         self.shim_end.started_by(is_there);
     }
 
-    /// Handles Shutdown, which containerd sends after the deletion or failed creation of each task;
-    /// `id` is this task. Answers at once. Ignored while a caller knows of a task. Otherwise the
-    /// shim ends as soon as no task is left, and no announced task is expected.
+    /// Handles Shutdown, which containerd sends after the deletion or failed creation of each task.
+    /// `id` is the deleted or failed task. Answers at once. The shim ignores Shutdown while a
+    /// caller knows of a task. If no caller does, the shim ends as soon as no task is left, and no
+    /// announced call is still to come.
     pub fn shutdown(&mut self, id: &str, reply: Reply<()>) {
         let nobody_is_known = !self.tasks.keys().any(|id| self.core.is_known(id));
         let id = ContainerId::from(id);

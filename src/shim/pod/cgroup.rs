@@ -32,9 +32,9 @@ impl Actor {
         task.handles.watch_memory(Box::new(tell));
     }
 
-    /// Answers Stats: with the cgroup to read the task's metrics from, or with the last metrics if
-    /// a cleanup has removed the cgroup. The handler reads the cgroup, so that the actor does not
-    /// wait for it. Fails if the task's cgroup is unknown.
+    /// Answers Stats with the task's cgroup, or with the last metrics if a cleanup has removed the
+    /// cgroup. The handler of the call reads the metrics from the cgroup, so that the actor does
+    /// not wait. Fails if the task's cgroup is unknown.
     pub fn figures(&mut self, id: &str, reply: Reply<Figures>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| task.figures(id));
@@ -51,12 +51,14 @@ impl Actor {
         }
     }
 
-    /// Answers Pids. While the init process exists, even before Start, answers with the cgroup of
-    /// the task and the process ids of its execs. Fails if this cgroup is unknown.
+    /// Answers Pids. The answer depends on the init process:
     ///
-    /// After the exit of the init process, answers without a cgroup until the next process exists or
-    /// the exit is published. Fails once the exit is published. Also fails while a container is not
-    /// restored from its checkpoint yet.
+    /// - While a container waits to be restored from a checkpoint: an error.
+    /// - While the process exists, even before Start: the task's cgroup and the process ids of its
+    ///   execs, or an error if the cgroup is unknown.
+    /// - After the process has exited, until a restart in place makes the next one: an answer
+    ///   without a cgroup.
+    /// - After the exit is published: an error.
     pub fn members(&mut self, id: &str, reply: Reply<Members>) {
         self.find_cgroup(id);
         let answer = self.task(id).and_then(|task| {

@@ -1,5 +1,4 @@
-//! The Create call: makes a container from a bundle. The container's init process is parked, which
-//! means that its program does not run yet.
+//! The Create call: makes a container from a bundle. The container's program does not run yet.
 
 use std::sync::Arc;
 

@@ -32,9 +32,9 @@ impl Actor {
         }
     }
 
-    /// Kills the parked process of a container that is to be deleted, and cancels the work that is
-    /// under way for the container. As for any other container, the exit is published before the
-    /// deletion.
+    /// Kills the init process of a container that is to be deleted before its program was executed.
+    /// Cancels the work that is under way for the container. As for any other container, the exit
+    /// is published before the deletion.
     pub(super) fn kill_parked(&mut self, id: &ContainerId) {
         if let Some(task) = self.tasks.get(id) {
             task.handles.cancel_token().cancel();
@@ -95,7 +95,8 @@ impl Actor {
     fn finish_undo(&mut self, id: &ContainerId, outcome: Result<(), EngineError>) {
         if let Err(error) = outcome {
             tracing::error!(container = %id, %error, "not removed");
-            // Kill the container's parked process, because nothing else ends it.
+            // Kill the container's init process, which waits to execute the program. Nothing else
+            // ends this process.
             if let Some(task) = self.tasks.get(id) {
                 task.handles.kill_init();
             }

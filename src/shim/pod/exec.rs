@@ -46,8 +46,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Executes a process that an Exec call has added; answers with its process id or an error. If
-    /// the caller stops waiting, cancels the start, or kills the process if it exists already.
+    /// Executes a process that an Exec call has added. Answers with its process id or an error. If
+    /// the caller stops waiting, the start is canceled. A process that exists already is killed.
     pub fn start_exec(&mut self, id: &str, exec_id: &str, reply: Reply<i32>) {
         let execution = match self.begin_exec(id, exec_id) {
             Ok(execution) => execution,

@@ -51,10 +51,10 @@ impl Actor {
         })
     }
 
-    /// Runs `work` as [`operate`](Actor::operate) does, for a caller: `then` also gets the reply to
-    /// the caller. If the outcome is stale, the caller gets an error: the process or the task is
-    /// gone. If the caller stops waiting, its token cancels `work`; without a token, `work` goes
-    /// on.
+    /// Runs `work` as [`operate`](Actor::operate) does, on behalf of a caller. `then` also gets the
+    /// [`Reply`] by which it answers the caller. If the outcome is stale, the caller gets an error:
+    /// the process or the task is gone. If a caller with a cancellation token stops waiting, `work`
+    /// is canceled. Without a token, `work` goes on.
     pub(super) fn operate_for<T, E, R>(
         &mut self,
         id: &ContainerId,
@@ -125,8 +125,8 @@ fn boxed<T>(work: impl Future<Output = T> + Send + 'static) -> Work<T> {
     Box::pin(work)
 }
 
-/// Gives `work` the form that an operation needs: a result, whose error is a panic. `work` itself has
-/// no error.
+/// Wraps the output of `work` in a `Result`, as an operation needs. `work` has no error of its own,
+/// so the only error of an operation with this work is a panic.
 pub(super) async fn infallible<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     Ok(work.await)
 }

@@ -62,8 +62,8 @@ impl Actor {
     }
 
     /// Handles the outcome of a creation for a restart in place. Gives the task its streams back.
-    /// If the next init process is parked, executes its program. Reports success or failure to the
-    /// core.
+    /// If the creation has succeeded, executes the program of the next init process. Reports
+    /// success or failure to the core.
     fn finish_recreate(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
         let created = outcome.map_err(EngineError::from);
         let created = created.and_then(|(created, streams)| {
@@ -82,7 +82,8 @@ impl Actor {
         self.watch_cgroup(id);
         self.execute(id, move |actor, id, outcome| {
             if outcome.is_err() {
-                // Kill the new process: it is parked, and nothing will release it.
+                // Kill the new process. It still waits to execute the program, and nothing will
+                // release it.
                 kill_init(&*init);
             }
             actor.core.handle_restarted(actor.now(), id, outcome);

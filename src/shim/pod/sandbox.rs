@@ -29,8 +29,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Answers with the exit of a sandbox when the exit is published, or at once if it was
-    /// published before, even if the sandbox's task is deleted.
+    /// Answers with the exit of a sandbox as soon as the exit is published. An exit that was
+    /// published before is answered at once, even after the deletion of the sandbox's task.
     pub fn wait_sandbox(&mut self, id: &str, reply: Reply<Exit>) {
         match self.ended_sandbox(id) {
             Some(ended) if self.task(id).is_err() => drop(reply.send(Ok(ended.exit))),

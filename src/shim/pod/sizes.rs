@@ -115,7 +115,7 @@ impl Actor {
         }
     }
 
-    /// Bytes of memory charged to the containers that the size includes.
+    /// Bytes of memory charged to the containers in `size.counted` and `size.held`.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
         let usage = ids.filter_map(|id| self.tasks.get(id)?.handles.cgroup()?.memory_usage());

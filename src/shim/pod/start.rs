@@ -67,8 +67,8 @@ impl Actor {
         });
     }
 
-    /// Executes the program of a parked init process, then calls `then` with the outcome. If the
-    /// process is replaced or the task is deleted before, `then` is not called.
+    /// Lets an init process that waits for its release execute the program, then calls `then` with
+    /// the outcome. If the process is replaced or the task is deleted before, `then` is not called.
     pub(super) fn execute(
         &mut self,
         id: &ContainerId,

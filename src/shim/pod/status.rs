@@ -35,8 +35,8 @@ impl Actor {
         let _ = reply.send(answer);
     }
 
-    /// Archives the record of a pod whose last container is gone, and begins a new record. A record
-    /// of failed Creates alone is not archived.
+    /// Archives the record of a pod whose last container is gone, and begins a new record. If all
+    /// Creates in the record failed, drops the record instead.
     pub(super) fn keep_record(&mut self) {
         let has_been = self.record.has_container();
         let mut pod = self.pod(true);

@@ -44,8 +44,8 @@ impl Actor {
         self.core.handle_kill(now, &id, request, kill);
     }
 
-    /// Returns an error if the process does not exist. This is the answer to a Kill with signal 0,
-    /// which only checks that (`kill(2)`).
+    /// Returns an error if the process does not exist. A Kill with signal 0 only makes this check
+    /// (`kill(2)`).
     fn is_alive(&self, call: &KillCall) -> Result<(), CallError> {
         self.task(&call.id)?;
         let id = ContainerId::from(call.id.as_str());
@@ -79,9 +79,10 @@ impl Actor {
         process.ok_or_else(|| CallError::not_found(&call.id, &call.exec_id))
     }
 
-    /// Handles the exit of a container's init process (its main process): makes the outcomes of
-    /// work that needs the living process stale, and passes the exit to the core. Also called for a
-    /// container that is killed before it is restored. Ignores an unknown container.
+    /// Handles the exit of a container's init process (its main process), and passes the exit to
+    /// the core. From now on, the outcomes of work that is useful only while the process lives are
+    /// discarded. Also called for a container that is killed before it is restored. Ignores an
+    /// unknown container.
     pub(super) fn handle_init_exit(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {

@@ -28,9 +28,9 @@ impl Actor {
     }
 
     /// Carries out the waiting Update `request`, and answers its caller. The core sets
-    /// `for_next_process` if the container is between two processes: then the resources are only
-    /// kept for the next process. Otherwise an Update whose caller has stopped waiting changes
-    /// nothing.
+    /// `for_next_process` if the container is between two processes. The resources are then only
+    /// kept for the next process. Without `for_next_process`, an Update changes nothing if its
+    /// caller has stopped waiting.
     pub(super) fn begin_update(
         &mut self,
         id: &ContainerId,

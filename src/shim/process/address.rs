@@ -31,7 +31,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// gives `delete` five seconds in all.
 const DECIDES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time that a killed shim has to close its socket, which may take a moment on a busy machine.
+/// Time limit for the socket of a killed shim to close, which may take a moment on a busy machine.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -94,10 +94,10 @@ pub(super) fn path(address: &str) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(address))
 }
 
-/// Listens at `address`. If a shim listens there already, tells that shim to expect container `id`,
-/// so that the shim does not end before the container is created. Replaces a socket that a dead
-/// shim left. If the listener refuses the container twice, it is containerd's own shim, and the
-/// result is `Taken`.
+/// Listens at `address`. Replaces a socket that a dead shim left. If a shim listens there already,
+/// tells that shim to expect container `id`, so that the shim does not end before the container is
+/// created. The result is then `Taken`. The result is also `Taken` if the listener refuses the
+/// container twice. The listener is then containerd's own shim, not usher's.
 ///
 /// # Errors
 ///
@@ -117,9 +117,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // Releasing the lock before asking the shim is safe, because a shim that is about to end
-        // first removes its socket, and then refuses all callers. So a shim that accepts the
-        // container stays, and a shim that refuses the container has removed its socket.
+        // The lock is released before the shim is asked. This is safe: an ending shim of usher
+        // removes its socket, and only then refuses callers. So a shim that accepts the container
+        // stays, and a shim that refuses the container has removed its socket.
         let lock = SocketLock::take(path)?;
         let answer = match find_listener(path, &lock)? {
             Listener::None => {

@@ -160,8 +160,8 @@ fn bootstrap_params(stdin: &[u8], flags: &Flags) -> Result<Option<BootstrapParam
     if params.instance_id == flags.id && params.namespace == flags.namespace {
         return Ok((!stdin.is_empty()).then_some(params));
     }
-    // An `Any` has only a type and a value, which parse as the id and the namespace of the
-    // parameters.
+    // The input may be an `Any`. Its two fields, a type and a value, parse as the id and the
+    // namespace of the parameters. All other parameters are then empty.
     if params.containerd_grpc_address.is_empty() && params.containerd_ttrpc_address.is_empty() {
         return Ok(None);
     }

@@ -60,8 +60,8 @@ impl ControlSocket {
     }
 }
 
-/// Serves root by one server and read-only clients by another, because a service does not learn
-/// from its server which client calls.
+/// Starts two servers: the first for root, the second for read-only clients. One server would not
+/// be enough, because a service cannot see which client makes a call.
 async fn serve(path: &Path, pod: Pod) -> io::Result<[Server; 2]> {
     let shared = callers(control::listen(path)?)?;
     let roots = control::listen_for_root(path).and_then(callers);
@@ -90,8 +90,9 @@ fn callers(listener: UnixListener) -> io::Result<Callers> {
     Ok(Callers::new(tokio::net::UnixListener::from_std(listener)?))
 }
 
-/// Makes a file at the path of the control socket, before the shim whose own socket is at `path`
-/// starts. So [`sweep`] finds the leftovers of a shim that dies before it makes the socket.
+/// Makes a file at the path of a shim's control socket, before the shim starts. `path` is the path
+/// of the shim's own socket, which is for containerd. Even if the shim dies before it makes the
+/// control socket, [`sweep`] finds the shim's leftovers by this file.
 pub(super) fn mark(path: &Path) {
     let Some(socket) = control::socket_of(path) else {
         return;
@@ -108,8 +109,9 @@ pub(super) fn mark(path: &Path) {
 /// other cleanup finds them, because the bundles with their addresses may be gone, and containerd
 /// runs no `delete` for a shim that had no task when it died.
 pub(super) fn sweep(directory: &Path) {
-    // The kernel's table shows which sockets have a listener, and wakes no running shim. Shims in
-    // other network namespaces are not in the table, so this process has to connect to them.
+    // The kernel's table of sockets shows which sockets have a listener. A connection would wake
+    // the shim that listens; reading the table wakes no shim. Shims in other network namespaces are
+    // not in the table, so this process has to connect to them.
     let table = kernel::sockets().unwrap_or_default();
     let bound: BTreeSet<&str> = kernel::bound(&table).collect();
     for socket in files_in(&usher_api::directory()) {

@@ -29,8 +29,8 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Sh
     }
     let bundle = start::bundle_directory(flags)?;
     // Read the address first: if containerd gives up a container's creation, it may remove the
-    // bundle at any moment. If the bundle is gone already, the container was the first of its pod,
-    // and the container's id names the pod's socket.
+    // bundle at any moment. If the bundle is gone already, assume that the container is the first
+    // of its pod. The container's id then names the pod's socket.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));

@@ -18,9 +18,9 @@ use super::{bootstrap, start};
 /// (<https://github.com/opencontainers/runtime-spec/blob/main/features.md>).
 const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
-/// The answer to containerd 1.7 and later: an encoded `RuntimeInfo`. Reads the runtime options from
-/// standard input, and returns them with the features of their OCI runtime, and with the name and
-/// version of this runtime. `program` is the file name of the shim.
+/// Returns an encoded `RuntimeInfo`, the answer to containerd 1.7 and later. Reads the runtime
+/// options from standard input. The answer contains these options, the features of the OCI runtime
+/// that they name, and usher's name and version. `program` is the file name of the shim.
 ///
 /// # Errors
 ///

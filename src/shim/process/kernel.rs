@@ -4,7 +4,8 @@
 use std::io;
 use std::path::Path;
 
-/// State of a connected socket in the table (`include/uapi/linux/net.h`).
+/// `SS_CONNECTED`, the state of a connected socket in `/proc/net/unix`
+/// (`include/uapi/linux/net.h`).
 const CONNECTED: &str = "03";
 
 /// Reads the table of this network namespace.

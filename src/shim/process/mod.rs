@@ -60,8 +60,8 @@ pub fn main(arguments: Vec<OsString>, kind: &dyn EngineKind, revision: &str) -> 
         .unwrap_or(PROGRAM);
     let outcome = match arguments.unwrap_or_default() {
         [mode, command @ ..] if mode == place::MODE => {
-            // This call returns only if the command cannot be executed. The exit code tells this to
-            // the process that waits for the command.
+            // `enter` returns only if the command cannot be executed. The exit code reports this
+            // failure to the process that waits for the command.
             let _ = place::enter(command);
             return ExitCode::from(COMMAND_NOT_RUN);
         }

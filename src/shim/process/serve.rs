@@ -100,7 +100,7 @@ fn take_socket() -> Result<UnixListener, ShimError> {
 /// administrators send it to all shims of a node. The shim must not ignore the signal instead: the
 /// OCI runtime and the containers would inherit that.
 fn survive_sigusr1() -> io::Result<()> {
-    // tokio's handler stays after the stream is dropped.
+    // tokio installs a signal handler, which stays even after the stream of signals is dropped.
     signal(SignalKind::user_defined1()).map(drop)
 }
 
@@ -134,8 +134,8 @@ async fn serve_on(
     actor.announce(&flags.id);
     // As soon as containerd has the shim's address, it connects, and stays connected. If the caller
     // of containerd goes away before that, containerd forgets the container: it kills the `start`
-    // process that would report the address, or closes the connection. So containerd may have
-    // forgotten a shim without a connection.
+    // process that would report the address, or closes the connection. So if the shim has no
+    // connection, containerd may have forgotten the shim, even if containerd still runs.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();

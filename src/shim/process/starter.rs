@@ -34,9 +34,9 @@ impl Starter {
     }
 
     fn parent(pid: u32) -> Option<Starter> {
-        // The parent has died already, and init has adopted this process. If containerd itself is
-        // process 1, this conclusion is wrong. That does no harm, because containerd's Create comes
-        // at once.
+        // A parent with process id 1 means that the real parent has died, and that init has adopted
+        // this process. If containerd itself is process 1, this conclusion is wrong. The error does
+        // no harm, because containerd's Create comes at once.
         if pid == INIT {
             let since = NEVER;
             return Some(Starter { pid, since });

@@ -23,14 +23,14 @@ const AFTERWARDS: Duration = Duration::from_millis(200);
 /// Longest time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// Longest time of an engine call, in milliseconds, with which a restarted container comes back in
-/// time. If calls take longer, the four calls of a restart take longer than the promises tolerate.
+/// Longest time of an engine call that needs no excuse, in milliseconds. With longer calls, the
+/// four calls of a restart take more time than the promises allow.
 const SLOW: u64 = 25;
 
 /// Time in which kubelet stops a container whose postStart handler has failed.
 const STOPPED_WITHIN: Duration = Duration::from_secs(11);
 
-/// End of an excuse for the whole run. No pod runs that long.
+/// End of an excuse that lasts until the end of the run. No run takes as long as this value.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
@@ -52,9 +52,9 @@ impl Account<'_> {
         }
     }
 
-    /// For each Start that was answered: the time for which it waited for its container's turn,
-    /// without the engine's time for the release, and its time limit. A Start whose release failed
-    /// is left out.
+    /// Two times for each Start that was answered: the time that the Start waited for its
+    /// container's turn, and the time limit of its caller. The engine's time for the release does
+    /// not count as waiting. A Start whose release failed is left out.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
@@ -107,9 +107,9 @@ impl Account<'_> {
         all.concat()
     }
 
-    /// Excuses broken promises about a container whose engine call fails. An excuse begins with the
-    /// call and lasts until the call has returned its error or, for a creation or release, until
-    /// the container runs.
+    /// Excuses broken promises about a container while one of its engine calls fails. The excuse
+    /// lasts from the beginning of the call until the call has returned its error. After a failed
+    /// creation or release, the excuse lasts until the container runs.
     fn what_failed(&self, faults: &Faults) -> Vec<Excuse> {
         let slow = Duration::from_millis(faults.slow) + AFTERWARDS;
         let excuses = self.failures().filter_map(|Failure { at, call, id, why }| {
@@ -185,7 +185,8 @@ impl Account<'_> {
                 _ => None,
             });
         let excuses = deaths.flat_map(|(died, id)| {
-            // The engine calls begin when the process has died, or when the termination begins.
+            // The four engine calls follow the death of the process, or a termination that begins
+            // before the container is back.
             let back = self.executions(id).find(|at| *at > died);
             let is_down = move |at: &Duration| *at > died && back.is_none_or(|back| *at <= back);
             let begun = self.ends_begun().filter(is_down);
@@ -249,7 +250,8 @@ impl Account<'_> {
             };
             Some(excuse(Some(id), *at, until))
         });
-        // Even an exec that its client never starts may be taken for the handler, for one second.
+        // The shim may mistake any Exec for the postStart handler, even if its client never starts
+        // the process. In that case, the mistake lasts for one second.
         let added = self.called.iter().filter_map(|called| {
             let is_soon =
                 |then: Duration| then <= called.at && called.at - then < Duration::from_secs(2);

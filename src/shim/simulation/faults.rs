@@ -33,8 +33,8 @@ pub struct Faults {
     pub deaths: Vec<(u64, u64)>,
     /// The times at which memory runs out, in milliseconds.
     pub oom: Vec<u64>,
-    /// Longest time between two calls of other callers, in milliseconds; `None` if there are no
-    /// other callers.
+    /// Longest time between two calls by callers other than kubelet, in milliseconds. `None` if
+    /// kubelet is the only caller.
     pub others: Option<u64>,
     /// Longest delay of events, in milliseconds.
     pub events: u64,
@@ -144,7 +144,7 @@ impl FaultPlan for NoFaults {
         match call {
             // The report of an exit may be late, but it cannot fail.
             EngineCall::Collect => return Fault::delay(wait / 4),
-            // The engine could not report that this call has failed.
+            // A drain of the streams cannot return an error, so its only fault is a delay.
             EngineCall::Drain => return Fault::delay(wait),
             // The simulated kubelet does not handle a sandbox that cannot be made.
             EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release

@@ -38,7 +38,7 @@ pub struct Account<'a> {
     pub tasks: Vec<String>,
     /// For each shim, true if it has exited.
     pub ended: Vec<bool>,
-    /// Panics that no seed has injected.
+    /// Panics other than the injected ones.
     pub panics: Vec<String>,
     /// The engine calls in which the seed injected a panic.
     pub lost: Vec<String>,
@@ -288,8 +288,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         };
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
-            // A container that could not be created again has no new process. So no death of a
-            // process belongs to its exit event.
+            // No death of a process is recorded for this exit event. Accept the event only if the
+            // container was executed. The shim may then have failed to create the container again.
             let is_remade = executed.contains_key(id.as_str());
             broken(is_remade, || {
                 format!("{id} {exec_id} exits with {code} and has not died")
@@ -304,7 +304,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
             // The exit code of a container that was never executed only tells why it was not
             // executed.
             _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
-            // A container that was asked to stop reports 143 if another sandbox follows.
+            // The next sandbox may need a container that the shim has stopped. The shim then
+            // reports 143 in place of 0, so that its caller creates the container there.
             Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
                 truth == 0 && *code == 143
             }
@@ -321,20 +322,21 @@ fn true_codes(account: &Account<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that the shim starts the next program at the time of the exit for which the program
-/// waited. The cleanup of the exited container comes later, unless the container is deleted or
-/// restarted in place.
+/// Checks that the shim does not clean up an exited container at the moment at which the exit
+/// releases another container. The cleanup comes later, because the release must not wait for the
+/// cleanup. A container that is being deleted or restarted in place is an exception.
 ///
-/// Sandboxes are not checked, because they are deleted as soon as their exit is reported: by
-/// containerd or, without a pause container, by the shim. Neither are containers that were never
-/// executed, because already the decision to end such a container releases the next one.
+/// Sandboxes are not checked, because each sandbox is deleted as soon as its exit is reported.
+/// containerd deletes it, or the shim if there is no pause container. Containers that were never
+/// executed are not checked either: the decision to end such a container already releases the next
+/// one.
 fn releases_come_first(account: &Account<'_>) -> Verdict {
     // For each exited container: the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
     let mut executed = BTreeSet::new();
     let mut restarts = BTreeSet::new();
     let mut came: BTreeMap<&str, Duration> = BTreeMap::new();
-    // A Kill that arrived at the same time may be the reason for the release instead.
+    // A release may be due to a Kill that arrived at the same time, and not to an exit.
     let is_asked_for = |at: Duration| {
         let mut called = account.called.iter();
         called.any(|called| called.call == "Kill" && called.at == at)
@@ -358,7 +360,8 @@ fn releases_come_first(account: &Account<'_>) -> Verdict {
             Happening::Parked { id, .. } => {
                 came.insert(name_of(id), *at);
             }
-            // If a container was created at this time, its release has nothing to do with an exit.
+            // A container that was created at this time is released because of its creation, and
+            // not because of an exit.
             Happening::Decided(Report::Released { name, .. })
                 if came.get(name.as_str()) == Some(at) || is_asked_for(*at) => {}
             Happening::Decided(Report::Released { name, .. }) => {
@@ -455,7 +458,8 @@ fn states_follow_calls(account: &Account<'_>) -> Verdict {
             has_succeeded || called.is_cut && called.at <= *at
         };
         let is_true = match *status {
-            // State may have been answered just before Start, at the same simulated time.
+            // The State call may have been answered just before the Start call, at the same
+            // simulated time.
             Status::CREATED => {
                 !calls("Start").any(|called| called.outcome.is_ok() && ends(called) < *at)
             }
@@ -473,8 +477,8 @@ fn states_follow_calls(account: &Account<'_>) -> Verdict {
 struct Limits<'a> {
     /// The present limits of the containers whose limit was changed by an Update.
     updated: BTreeMap<&'a str, u64>,
-    /// The running apps and sidecars by name. For each name: the latest container with this name,
-    /// and the container's limit.
+    /// The running apps and sidecars by name. For each name: the id of the latest container with
+    /// this name, and the container's memory limit in bytes.
     running: BTreeMap<&'a str, (&'a str, u64)>,
     executed: BTreeSet<&'a str>,
 }

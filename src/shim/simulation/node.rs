@@ -292,7 +292,8 @@ impl SimulatedNode {
         self.story_since(0)
     }
 
-    /// [`story`](SimulatedNode::story) without the first `heard` events.
+    /// Returns the events of [`story`](SimulatedNode::story), except the first ones. `heard` is the
+    /// number of events that are left out.
     fn story_since(&self, heard: usize) -> Vec<(Duration, Happening)> {
         let machine = self.node.engine.lock();
         let news = machine.story.iter().skip(heard);
@@ -772,7 +773,8 @@ async fn ask(
             cat(containerd, engine, (id, &format!("{exec_id}{CAT}")), takes).await;
             Ok(0)
         }
-        // An Exec as for a probe, or as by a person.
+        // Execute a process with a time limit, as kubelet does for a probe, or without one, as a
+        // person does.
         _ => {
             behave_exec(engine, id, exec_id, Some((takes, 3)));
             let limit = what.is_multiple_of(2).then_some(Duration::from_secs(1));

@@ -16,8 +16,8 @@ use setting::{Outcome, Setting};
 
 pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
 
-/// Bytes that are added to the memory limit for each held container, because a process of the OCI
-/// runtime is parked there. Such a process was measured to need 2 MiB.
+/// Bytes that are added to the memory limit for each container whose program is not executed yet. A
+/// process of the OCI runtime waits in the container. This process was measured to need 2 MiB.
 const HELD_BYTES: u64 = 4 << 20;
 
 /// The work that is left before a wanted size is in force.
@@ -54,11 +54,11 @@ impl Sizing {
         }
     }
 
-    /// Puts the wanted size in force; `None` restores the original values. Leaves it to the caller
-    /// to lower the memory limit, because the kernel may need long to free memory. `charged` is the
-    /// memory in bytes charged to the containers that share the size; the pod's other memory is
-    /// added to the limit. Returns the work that is left. A value that the kernel refuses is only
-    /// logged, and written again by the next call.
+    /// Puts the wanted size in force; `None` restores the original values. `charged` is the memory
+    /// in bytes that is charged to the containers in `wanted.counted` and `wanted.held`. The pod's
+    /// other memory is added to the limit. If the memory limit has to be lowered, the result says
+    /// so, and the caller lowers it, because the kernel may need long to free memory. A value that
+    /// the kernel refuses is only logged, and written again by the next call.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -75,16 +75,17 @@ impl Sizing {
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
-            // Check only the weight against the requests of all containers. A limit for the whole
-            // pod needs no check, because a container without a limit of its own contributes the
-            // pod's limit.
+            // Compare only the weight with the requests of all containers. A limit for the whole
+            // pod needs no comparison: a container without a limit of its own counts with the pod's
+            // limit, so the sum is high enough.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {
                 (Knob::Memory, Some(wanted)) => memory_limit(wanted, others),
                 (Knob::CpuQuota, Some(_)) => cpu.map_or(UNLIMITED, |(quota, _)| quota),
                 (Knob::CpuWeight, Some(_)) => cpu.map_or(UNLIMITED, |(_, weight)| weight),
-                // `Setting::settle` lowers this to the ceiling, which is the original value.
+                // Without a wanted size, the cgroup gets back its original value. That value is the
+                // ceiling, and `Setting::settle` sets no value above the ceiling.
                 (_, None) => UNLIMITED,
             };
             match setting.settle(cgroup, value, accounted) {
@@ -136,8 +137,9 @@ impl Sizing {
         }
     }
 
-    /// Returns the values that the caller has to tell systemd, and records them as told. `None` if
-    /// there are none, while others are still being told, or if systemd does not manage the cgroup.
+    /// Returns the values that the caller now has to pass to systemd, and records them as passed.
+    /// Returns `None` if there are none, if earlier values are still being passed, or if systemd
+    /// does not manage the cgroup.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
         if !cgroup.is_managed() || self.is_notifying {
             return None;
@@ -164,15 +166,15 @@ fn report(setting: &mut Setting, error: &io::Error) {
 }
 
 /// The memory limit of the pod: the sum of the wanted limit, `others`, and [`HELD_BYTES`] for each
-/// held container. `others` is the memory that is charged to the pod, but to none of the containers
-/// that share the size: files in memory, leftovers of deleted containers, the sandbox.
-/// [`UNLIMITED`] if the wanted limit is unlimited, or no container shares the size.
+/// container in `wanted.held`. `others` is the memory that is charged to the pod, but to none of
+/// the containers in `wanted`: for example files in memory, leftovers of deleted containers, the
+/// sandbox. The result is [`UNLIMITED`] if the wanted limit is unlimited or 0.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
     let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
         return UNLIMITED;
     };
     if limit == 0 {
-        // No container shares the size, so there is nothing to limit.
+        // The size includes no container, so there is nothing to limit.
         return UNLIMITED;
     }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
@@ -211,7 +213,7 @@ mod tests {
 
     const CEILING: u64 = 1000 << 20;
 
-    /// The files of a cgroup v1, and their sizing.
+    /// A directory with the files of a cgroup v1, and the [`Sizing`] of this cgroup.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -240,7 +242,9 @@ mod tests {
             self.cgroup.read(Knob::Memory).unwrap()
         }
 
-        /// Gives the pod the size, with all memory of the pod charged to its containers.
+        /// Puts the memory limit `bytes` in force; `None` restores the original limit. All memory
+        /// of the pod counts as charged to its containers, so nothing is added to the limit.
+        /// Returns true if the limit has to be set again later.
         fn settle(&mut self, bytes: Option<u64>) -> bool {
             let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
             let usage = self.cgroup.memory_usage().unwrap_or_default();
@@ -333,7 +337,7 @@ mod tests {
         fake.set("memory.limit_in_bytes", 7);
         restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), 7);
-        // With the original values in force the note is removed.
+        // Once the shim has restored the original values, it removes the note that contains them.
         fake.settle(None);
         fake.take_notes(other.path());
         assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
@@ -398,7 +402,7 @@ mod tests {
         fake.set("cpu.shares", 204);
         assert_eq!(weight(100, Some(100)), 204);
         assert_eq!(weight(0, Some(0)), 204);
-        // kubelet then halves the pod's request again.
+        // kubelet lowers the pod's request to the first value.
         fake.set("cpu.shares", 102);
         assert_eq!(weight(0, Some(0)), 102);
     }
@@ -421,8 +425,8 @@ mod tests {
         assert_eq!(weight(Some(asking(200, None))), 614);
         assert_eq!(weight(Some(asking(200, Some(500)))), 204 + 102);
         assert_eq!(weight(Some(asking(300, Some(500)))), 307 + 102);
-        // A container lowers its request before kubelet has written the pod's new value, so the
-        // weight is not lowered yet.
+        // A container's request was lowered, but kubelet has not written the pod's new value yet.
+        // So the weight stays.
         assert_eq!(weight(Some(asking(300, Some(400)))), 307 + 102);
         fake.set("cpu.shares", 512);
         assert_eq!(weight(Some(asking(200, Some(400)))), 204 + 102);

@@ -32,8 +32,8 @@ pub(crate) struct OwnCgroup {
     has_logged_refusal: bool,
 }
 
-/// The work that is left before a size is in force, because it takes time. The caller carries out
-/// the work, and reports the outcome.
+/// Slow work that is left before a size is in force. The caller carries out the work, and reports
+/// the outcome.
 #[derive(Debug)]
 pub(crate) struct SizeWork {
     pub cgroup: Arc<dyn PodCgroup>,
@@ -42,13 +42,15 @@ pub(crate) struct SizeWork {
     /// The bytes to which the caller has to lower the memory limit. The outcome goes to
     /// [`OwnCgroup::note_lowered`].
     pub memory: Option<u64>,
-    /// The values to tell systemd. The outcome goes to [`OwnCgroup::note_notified`].
+    /// Values that the caller has to pass to systemd. The caller then reports the outcome with
+    /// [`OwnCgroup::note_notified`].
     pub news: Option<Vec<(Knob, u64)>>,
 }
 
 impl OwnCgroup {
     /// Reads the cgroup's values, before the shim changes them. `allotment` is the pod's resources
-    /// without its overhead. With `None` the shim may not size the cgroup, and reads no values.
+    /// without its overhead. If it is `None`, the shim must not size the cgroup, and reads no
+    /// values.
     pub fn new(cgroup: Arc<dyn PodCgroup>, allotment: Option<&Allotment>) -> OwnCgroup {
         OwnCgroup {
             sizing: allotment.map(|allotment| Sizing::new(&*cgroup, allotment)),
@@ -77,9 +79,9 @@ impl OwnCgroup {
     }
 
     /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the
-    /// memory in bytes that is charged to the containers that share the size. Records the original
-    /// values in the bundle `note_bundle`. Returns the work that is left for the caller; `None` if
-    /// the shim may not size the cgroup.
+    /// memory in bytes that is charged to the containers in `wanted.counted` and `wanted.held`.
+    /// Records the original values in the bundle `note_bundle`. Returns the work that is left for
+    /// the caller; `None` if the shim may not size the cgroup.
     pub fn settle(
         &mut self,
         wanted: Option<PodSize>,
@@ -126,8 +128,8 @@ impl OwnCgroup {
         }
     }
 
-    /// Notes the outcome of telling systemd the values, and logs the first failure. The caller then
-    /// calls [`OwnCgroup::settle`] again.
+    /// Notes that systemd was told the values, or could not be told them. Logs the first failure.
+    /// The caller then calls [`OwnCgroup::settle`] again.
     pub fn note_notified(&mut self, notified: Result<(), EngineError>) {
         let Some(sizing) = &mut self.sizing else {
             return;

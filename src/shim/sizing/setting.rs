@@ -21,8 +21,9 @@ pub(super) struct Setting {
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
     pub overhead: u64,
-    /// The value that the shim wrote last. If another program has written a value since, equals
-    /// `ceiling`. `written` is this value after the kernel has rounded it.
+    /// The value that the shim wrote last. Equal to `ceiling` if the shim has written none, or if
+    /// another program has written a value since. `written` is this value after the kernel's
+    /// rounding.
     wanted: u64,
     pub written: u64,
     /// The value that systemd was last told.
@@ -74,12 +75,12 @@ impl Setting {
         })
     }
 
-    /// Puts a value plus the overhead in force, but at most the ceiling. If another program has
-    /// changed the value, its value is the new ceiling.
+    /// Sets the cgroup's value to `value` plus the overhead, but at most to the ceiling. If another
+    /// program has changed the cgroup's value, that program's value becomes the ceiling.
     ///
-    /// `accounted` is the part of the ceiling that the requests of the containers explain. If the
-    /// ceiling is higher than `accounted` plus the overhead, the pod as a whole has requests, and
-    /// the current value is not lowered. `None` allows any value to be lowered.
+    /// `accounted` is the value that the requests of all containers amount to. If the ceiling is
+    /// higher than `accounted` plus the overhead, the pod has requests of its own. The current
+    /// value is then not lowered. With `None`, any value may be lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -101,8 +102,8 @@ impl Setting {
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // Without a cgroup manager, the earlier value comes back only if another program
-                // sets it again.
+                // Without a cgroup manager, only another program can set the value in `notified`
+                // again. Forget the value here, so that it then counts as a new ceiling.
                 self.notified = now;
             }
         }
@@ -170,7 +171,8 @@ impl Setting {
         matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
-    /// True if the caller gave the pod more than `accounted` plus the overhead, which is rounded.
+    /// True if the caller gave the pod more than `accounted` plus the overhead. If there is an
+    /// overhead, a difference of one does not count, because the overhead is rounded.
     fn exceeds(&self, accounted: u64) -> bool {
         let rounding = u64::from(self.overhead > 0);
         let most = accounted.saturating_add(self.overhead);

@@ -78,8 +78,8 @@ impl Handles {
         kept.or_else(|| self.cgroup.clone().map(Figures::Of))
     }
 
-    /// Time at which the shim collected the exited init process. If it has not, records `now` as
-    /// this time.
+    /// Time at which the shim collected the exited init process. If the shim has not collected the
+    /// process yet, records `now` as this time.
     pub fn exited_at(&mut self, now: SystemTime) -> SystemTime {
         *self.exited_at.get_or_insert(now)
     }
@@ -124,8 +124,8 @@ impl Handles {
         }
     }
 
-    /// Notes that a release of the program begins. The caller carries out the release, and stops
-    /// when the sender of the returned receiver is dropped, because the init process has exited.
+    /// Notes that the caller begins to release the program. The returned receiver gets an error
+    /// when the init process exits. The caller then has to stop the release.
     pub fn begin_release(&mut self) -> oneshot::Receiver<()> {
         let (releasing, gone) = oneshot::channel();
         if self.exited_at.is_none() {

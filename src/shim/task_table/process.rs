@@ -20,7 +20,7 @@ pub struct Exec {
     /// The operation that starts the exec, and its cancellation token. `None` before the Start, and
     /// after the operation has ended.
     pub starting: Option<(OperationId, CancelToken)>,
-    /// The process once it is executed.
+    /// The process of the exec. `None` until the process is executed.
     pub handle: Option<Arc<dyn Executed>>,
     /// Time at which the shim collected the exited process (`wait(2)`).
     exited_at: Option<SystemTime>,
@@ -136,7 +136,8 @@ impl Process {
         self.answer.as_ref()?.as_ref().ok().copied()
     }
 
-    /// Gives the process its streams, and carries out the requests that the stand-ins remember.
+    /// Gives the process its streams, and carries out the requests that the caller made before the
+    /// streams existed.
     pub fn set_streams(&mut self, mut streams: Streams) {
         streams.catch_up(&self.streams);
         self.streams = streams;

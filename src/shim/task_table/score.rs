@@ -93,9 +93,11 @@ impl Score {
         self.has_newcomers = true;
     }
 
-    /// Returns the change to the score `to` for the caller to carry out, and the notification that
-    /// supersedes this change. `None` if no change is due, or a change is under way. If a change to
-    /// another score is under way, sends that change's notification.
+    /// Begins the change to the score `to`, which the caller carries out. Returns the change, and
+    /// its [`Notify`], which is notified when another score is wanted.
+    ///
+    /// Returns `None` if no change is due, or if an earlier change is under way. If the earlier
+    /// change has another score than `to`, notifies the earlier change's [`Notify`].
     pub fn begin_change(&mut self, to: i32) -> Option<(Change, Arc<Notify>)> {
         if let Some(busy) = &self.busy {
             if busy.to != to {

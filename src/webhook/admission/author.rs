@@ -61,7 +61,8 @@ pub(super) fn record(of_author: &Annotations, completed: &mut Annotations, by: &
 }
 
 /// True for the annotation of a liveness probe that the webhook moves out of the spec. At the next
-/// call the probe is only in this annotation, so the change must not be undone.
+/// call, the spec has no such probe anymore. So the webhook must not remove the annotation when it
+/// undoes its other changes.
 fn is_moved(key: &str, moved: &BTreeSet<&str>) -> bool {
     let container = key.strip_prefix("liveness-probe.usher/");
     container.is_some_and(|container| moved.contains(container))

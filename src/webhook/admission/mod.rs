@@ -30,7 +30,7 @@ const USUAL_CONTAINERS: usize = 64;
 /// The webhooks of this program; each has its own path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Webhook {
-    /// Completes pods that have usher annotations.
+    /// Adds missing annotations and a missing RuntimeClass to pods with usher annotations.
     Mutate,
     /// Does the same as `Mutate`, and sets the RuntimeClass of all other pods. Meant for namespaces
     /// whose pods all run under usher.
@@ -157,7 +157,8 @@ fn action_for(webhook: Webhook, request: &Request<'_>) -> Result<Action, TooLarg
         },
         Webhook::Validate => {
             let old = request.old_object.filter(|_| is_change);
-            // An old pod that is too large was stored before the limit existed: ignore it.
+            // If the old pod is too large, the API server stored it before this limit existed. The
+            // webhook then ignores the old pod.
             let old = old.and_then(|old| subject(old).ok().flatten());
             Action::Validate { new, old }
         }
@@ -235,7 +236,7 @@ impl Admission {
         verdict
     }
 
-    /// Completes and judges a pod that has its author's annotations.
+    /// Completes and judges a pod. Its annotations must be those that its author wrote.
     fn complete(&self, pod: &mut Pod, remove_probes: impl FnOnce(&BTreeSet<&str>)) -> Verdict {
         let mut warnings = Vec::new();
         match judgement::complete(pod, &self.rules) {
@@ -267,8 +268,9 @@ impl Admission {
         }
     }
 
-    /// The warning about moved liveness probes in a pod with another RuntimeClass. Administrators
-    /// may create further RuntimeClasses for usher, so the pod is completed nonetheless.
+    /// The warning that the webhook moved liveness probes into annotations although the pod names
+    /// another RuntimeClass. The webhook moves them nonetheless, because administrators may create
+    /// further RuntimeClasses for usher.
     fn of_other_class(&self, pod: &Pod) -> Option<Warning> {
         let class = pod.spec.runtime_class_name.as_ref()?;
         (*class != self.runtime_class).then(|| {

@@ -109,8 +109,8 @@ fn kinds() -> Vec<(&'static str, Option<Kind>)> {
     ]
 }
 
-/// Measures each kind of attack whose name contains one of these words, or all kinds without words.
-/// Fails if an attack breaks a bound.
+/// Measures each kind of attack whose name contains one of `words`. If `words` is empty, measures
+/// all kinds. Fails if an attack breaks a bound.
 pub(super) fn main(pair: &Pair, words: &[String]) -> ExitCode {
     println!("| {ATTACKERS} connections | p99 | longest | lost | memory | health |");
     println!("|---|---|---|---|---|---|");

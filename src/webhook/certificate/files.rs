@@ -19,8 +19,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes a source that sets the certificate of `directory` in `served` when it is
-    /// [read](Files::reload).
+    /// Makes a source for the certificate in `directory`. Each [reload](Files::reload) puts the
+    /// current certificate into `served`.
     pub fn new(directory: PathBuf, served: CurrentCertificate) -> Files {
         Files {
             directory,

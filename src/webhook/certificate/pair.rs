@@ -19,8 +19,8 @@ use rustls::sign::CertifiedKey;
 /// Validity of a certificate that the webhook makes.
 pub(super) const VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Largest expected difference between the clocks in a cluster. A certificate is valid from this
-/// long before it is made.
+/// Largest expected difference between the clocks in a cluster. The validity of a certificate
+/// begins this long before its creation, so that slower clocks accept the certificate.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// A certificate with its key, all in PEM.

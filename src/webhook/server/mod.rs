@@ -30,10 +30,11 @@ pub enum ServerState {
     Closing,
 }
 
-/// Receiver of the program's state.
+/// Receiver with which a server follows the state of the program.
 pub type ServerStates = watch::Receiver<ServerState>;
 
-/// Waits until the program has reached `state`, or its sender is gone.
+/// Waits until the program has reached `state`. Returns early if the sender of the states is
+/// dropped.
 async fn reached(mut states: ServerStates, state: ServerState) {
     let _ = states.wait_for(|at| *at >= state).await;
 }

@@ -34,11 +34,12 @@ use crate::metrics::Metrics;
 /// them.
 pub const MAX_REVIEW_BYTES: usize = 7 << 20;
 
-/// Size up to which a review is small. Most reviews are small.
+/// Maximum size of a small review, in bytes. Most reviews are small. A larger review always counts
+/// as costly.
 const SMALL_REVIEW_BYTES: usize = 128 << 10;
 
-/// Limits of this listener. An API server has a few connections. The bytes suffice for two reviews
-/// of the largest size and, beside them, for all small reviews that usually arrive at the same
+/// Limits of this listener. An API server has only a few connections. `bytes` is enough for two
+/// reviews of the largest size, together with all small reviews that usually arrive at the same
 /// time.
 const LIMITS: Limits = Limits {
     connections: 512,
@@ -90,8 +91,8 @@ struct ReviewService {
 }
 
 impl Reviews {
-    /// Makes the server. With `clients`, each client needs a certificate that one of those
-    /// authorities has signed.
+    /// Makes the server. If `clients` names authorities, each client needs a certificate that one
+    /// of these authorities has signed.
     ///
     /// # Errors
     ///
@@ -291,7 +292,7 @@ impl ReviewService {
     }
 }
 
-/// Adds the time that `work` takes to `took`.
+/// Runs `work`, and adds its duration to `took`.
 fn timed<T>(took: &mut Duration, work: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let outcome = work();

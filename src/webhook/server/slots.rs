@@ -27,8 +27,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time that a request waits until there is room for its bytes.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Number of connections from one address up to which the address is no reason to evict them. An
-/// API server has a few connections.
+/// Number of connections that one address may have without a disadvantage. The more connections an
+/// address has above this number, the earlier they are evicted. An API server has only a few.
 const USUAL_PER_ADDRESS: usize = 32;
 
 /// Limits for all connections of a listener together.
@@ -80,7 +80,7 @@ enum Phase {
     Processing,
 }
 
-/// The outcome of counting bytes.
+/// The outcome of counting a request's bytes against the listener's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Count {
     Counted,
@@ -179,7 +179,7 @@ impl Table {
     fn evict(&mut self, number: u64) {
         if let Some(connection) = self.connections.remove(&number) {
             self.evictions = self.evictions.saturating_add(1);
-            // The connection need not wait yet: `notify_one` also wakes a later wait.
+            // If the connection does not wait yet, `notify_one` wakes its next wait.
             connection.evict.notify_one();
         }
     }

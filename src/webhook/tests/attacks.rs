@@ -1,4 +1,4 @@
-//! Tests that an API server's reviews are answered, whatever attackers do beside it.
+//! Tests that the webhook answers the API server's reviews even while attackers use the webhook.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

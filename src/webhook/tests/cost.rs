@@ -193,8 +193,9 @@ fn named_list(count: usize) -> String {
         + "c999"
 }
 
-/// A list of names that end in `?`, as an annotation has them for containers that the pod may lack.
-/// The order is reversed, so that each container is created after the containers that wait for it.
+/// A list of the names `c900?`, `c899?`, …. In an annotation, `?` marks a container that the pod
+/// may lack. The order is reversed, so that each container is created after the containers that
+/// wait for it.
 fn optional_list(count: usize) -> String {
     let name = |index: usize| format!("c{}?", 900 - index);
     (0..count).map(name).collect::<Vec<_>>().join(",")

@@ -19,7 +19,8 @@ fn documents() -> Vec<Value> {
         .collect()
 }
 
-/// GKE admits pods of the system's priority classes outside kube-system only under such a quota.
+/// GKE admits a pod with a system priority class outside kube-system only if a `ResourceQuota` of
+/// the namespace covers the class.
 #[test]
 fn a_quota_covers_pods_of_a_system_priority_class_outside_kube_system() {
     let documents = documents();

@@ -57,7 +57,7 @@ pub(super) fn changed(old: &Value, new: &Value) -> Reply {
     reply_to(Webhook::Validate, new, Some(old))
 }
 
-/// As [`created`], under the rules of a node.
+/// Returns the webhook's reply to the creation of `object` if the nodes have these `rules`.
 #[track_caller]
 pub(super) fn created_under(rules: &Rules, webhook: Webhook, object: &Value) -> Reply {
     let mut admission = admission();

@@ -287,7 +287,7 @@ async fn a_request_that_is_still_arriving_at_shutdown_is_answered() {
         .await
         .unwrap();
     stream.flush().await.unwrap();
-    // This later request is answered only after the server has read the first part of the other
+    // The server answers a second request only after it has read the first part of the first
     // request.
     let mut other = sender(running.reviews, &pair.authorities).await;
     send(&mut other, "/mutate", pod()).await;

@@ -8,8 +8,8 @@ use super::super::order::{StartOrder, few_joined};
 use super::super::role;
 use super::super::start::{Held, longest, shown};
 
-/// All warnings about a container. `may_be_complete` is true if the pod's run can become complete,
-/// because kubelet restarts no app forever.
+/// All warnings about a container. `may_be_complete` is true if the pod's run can become complete:
+/// each app has exit codes after which kubelet does not restart it.
 pub(super) fn of(
     plan: &Plan,
     pod: &Pod,
@@ -20,8 +20,8 @@ pub(super) fn of(
     let mut warnings = Vec::new();
     let name = container.name.as_str();
     let role = role(plan, pod, name);
-    // There is no `..` here, so that the compiler reports a new setting until its author has
-    // decided on its warnings.
+    // The pattern names every setting, without `..`. So code with a new setting does not compile
+    // until the programmer has decided on warnings about the setting.
     let ContainerPlan {
         startup_probe: _,
         restart_policy: _,
@@ -223,7 +223,8 @@ fn of_own_policy(plan: &Plan, container: &Container, role: Role) -> Vec<String> 
         Role::Sidecar | Role::Defer(_) => {
             of_kubelets_restarts(plan, container).into_iter().collect()
         }
-        // usher never waits for the exit of such a container.
+        // usher never waits for the exit of a native init container, nor of a container that it
+        // leaves alone.
         Role::NativeInit | Role::Guest => Vec::new(),
     }
 }

@@ -86,7 +86,7 @@ pub(in crate::judgement) fn of_keys(pod: &Pod) -> Vec<Warning> {
     says.map(Warning::about_pod).collect()
 }
 
-/// The usher key that the author probably meant. The key must have the name of a setting, and a
+/// The usher key that the author probably meant. `Some` if `key` is the key of a setting with a
 /// misspelled `usher`.
 fn meant(key: &str) -> Option<String> {
     let (prefix, name) = key.split_once('/')?;

@@ -155,7 +155,7 @@ fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     warnings
 }
 
-/// Warnings about patterns in lists, which the shim refuses.
+/// Warnings about lists with patterns. The shim refuses a list with a pattern.
 pub(super) fn of_patterns(pod: &Pod) -> Vec<Warning> {
     let says = with_patterns(&pod.annotations).map(|(setting, _)| {
         format!(

@@ -32,7 +32,7 @@ pub(in crate::lifecycle) struct Held {
     pub(super) post_start: PostStart,
 }
 
-/// The parked process is being killed.
+/// The init process is being killed before it has executed the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Ending {
     /// The code reported to the caller.
@@ -66,8 +66,8 @@ pub(in crate::lifecycle) struct Releasing {
 pub(super) enum Start {
     /// Not answered yet.
     Open(RequestId),
-    /// Answered, because the container was held. Contains the state of its postStart handler, which
-    /// the caller may have run since the answer.
+    /// The Start was answered before the execution, because the container was held. Contains the
+    /// state of the container's postStart handler, which the caller may have run since the answer.
     Answered(PostStart),
 }
 
@@ -78,7 +78,7 @@ pub(in crate::lifecycle) struct Running {
     pub since: Time,
     /// Number of the execution, unique in this pod.
     pub execution: u64,
-    /// The probe in use.
+    /// The startup or liveness probe that the shim attempts now, if any.
     pub watch: Watch,
     pub stop: Stop,
     pub post_start: PostStart,
@@ -90,8 +90,9 @@ pub(in crate::lifecycle) struct BackingOff {
     /// The exit status of the last process.
     pub status: ExitStatus,
     pub until: Time,
-    /// The process exited by itself, after a stop request that may be the first one of a
-    /// termination. The container is restarted only in a termination.
+    /// The process exited by itself after a stop request, while no termination was known. If the
+    /// request turns out to be the first one of a termination, the shim restarts the container:
+    /// others may need it until its turn to stop. Otherwise the shim reports the exit.
     pub is_asked: bool,
     pub(super) post_start: PostStart,
 }
@@ -118,9 +119,9 @@ pub(in crate::lifecycle) struct Exiting {
     pub until: Time,
     /// The Start was answered with success.
     pub(super) was_started: bool,
-    /// Latest time until which the exit waits for the shim to write down why it ended the
-    /// container. The caller reads this reason when it hears of the exit. `None` if the exit need
-    /// not wait.
+    /// Latest time until which the shim delays the publication of the exit, to write down first why
+    /// it ended the container. The caller reads this reason when it hears of the exit. `None` if
+    /// the publication need not wait for a reason.
     pub reason_deadline: Option<Time>,
 }
 
@@ -134,7 +135,8 @@ pub(in crate::lifecycle) struct FinalExit {
 }
 
 impl Releasing {
-    /// The Start that is not answered yet; `None` if the container was held.
+    /// The Start that is not answered yet. `None` if the container was held: its Start was answered
+    /// then.
     pub fn open_start(&self) -> Option<RequestId> {
         match self.start {
             Start::Open(request) => Some(request),

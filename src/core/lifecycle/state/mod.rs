@@ -35,9 +35,10 @@
 //! In `Blocked` the Start waits for its answer; in `Held` it was answered. In `BackingOff` and
 //! `Withheld` the program has exited, but the shim hides this exit from the caller. The arrow `end`
 //! leads to `Ending` from `Blocked` and `Held`, too. The arrow `not released` leads to `Created`,
-//! or to `Held` if the Start was answered. A parked container that exits by itself goes to
-//! `Exiting`. While a program is executed, by a release or a restart, its exit can arrive before
-//! the report of the execution: the state keeps the exit until then.
+//! or to `Held` if the Start was answered. If the init process exits by itself before it executes
+//! the program, the container goes to `Exiting`. While a program is executed, by a release or a
+//! restart, its exit can arrive before the report of the execution: the state keeps the exit until
+//! then.
 
 mod data;
 #[cfg(test)]
@@ -111,7 +112,7 @@ impl ContainerState {
         Err(InvalidTransition { what, state })
     }
 
-    /// Records that the container was created and its init process is parked.
+    /// Records that the container was created. Its init process waits to execute the program.
     pub fn created(&mut self) -> Result<(), InvalidTransition> {
         self.park(ParkedInit::Process(Process::THAWED))
     }
@@ -166,7 +167,7 @@ impl ContainerState {
         }
     }
 
-    /// Holds a blocked container, because the shim answers the Start before the container's turn.
+    /// Moves from Blocked to Held: the shim answers the Start before the container's turn comes.
     /// `post_start` becomes the state of the postStart handler, which kubelet may run after the
     /// answer. Returns the request to be answered.
     pub fn hold(
@@ -207,11 +208,11 @@ impl ContainerState {
         }
     }
 
-    /// Ends a parked container (Created, Blocked or Held) without executing its program. The
-    /// caller of this method kills the parked process. The reported exit code is `code`. The exit
-    /// waits until the shim has written the reason to stderr and the termination message, but not
-    /// longer than until `reason_deadline`; `None` if no reason is written. An open Start stays
-    /// open until the process is gone.
+    /// Ends a container (Created, Blocked or Held) before its program is executed. The caller of
+    /// this method kills the init process. The reported exit code is `code`. The exit waits until
+    /// the shim has written the reason to stderr and the termination message, but not longer than
+    /// until `reason_deadline`; `None` if no reason is written. An open Start stays open until the
+    /// process is gone.
     pub fn end(
         &mut self,
         code: u32,
@@ -254,9 +255,9 @@ impl ContainerState {
 
     /// Moves to Running, because the program was executed. `execution` is the number of this
     /// execution in the pod, and `watch` the probe in use. If the Start is still open, `post_start`
-    /// becomes the state of the postStart handler; otherwise the handler keeps its state from Held.
-    /// Returns the state before. The caller of this method answers the Start if it is still open,
-    /// and then handles the exit if one came before this report.
+    /// becomes the state of the postStart handler. Otherwise the state of the handler does not
+    /// change. Returns the previous state. The caller of this method answers an open Start. After
+    /// that, it handles an exit that arrived before the report of the execution.
     pub fn complete_release(
         &mut self,
         now: Time,
@@ -282,10 +283,10 @@ impl ContainerState {
         Ok(releasing)
     }
 
-    /// Undoes the release, because the program could not be executed. The container is Created
-    /// again, or is Held since `now` if its Start was answered. Returns the state before. The
-    /// caller of this method answers the Start if it is still open, and then handles the exit if
-    /// one came before this report.
+    /// Undoes the release, because the program could not be executed. A container whose Start was
+    /// answered is Held since `now`; any other is Created again. Returns the state before. The
+    /// caller of this method refuses a Start that is still open. After that, it handles an exit
+    /// that arrived before the report of the failure.
     pub fn take_back_release(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");
@@ -462,10 +463,15 @@ impl ContainerState {
         }
     }
 
-    /// The progress of the container's stop. `None` if no program runs or is being executed, or if
-    /// the exit of a program that is executed for the first time is known already. During a restart
-    /// in place, a stop can be recorded even after the exit of the new process, because the stop
-    /// decides if the program is restarted once more.
+    /// Returns the progress of the container's stop, to be changed, in three cases:
+    ///
+    /// - while the program runs;
+    /// - while the program is being executed for the first time, until the exit of the process is
+    ///   known;
+    /// - during a restart in place, even if the exit of the new process is known: the stop decides
+    ///   if the program is restarted once more.
+    ///
+    /// `None` in any other state.
     pub fn stop_mut(&mut self) -> Option<&mut Stop> {
         match &mut self.inner {
             Inner::Running(_, Running { stop, .. })
@@ -480,8 +486,8 @@ impl ContainerState {
         }
     }
 
-    /// The state of the container's postStart handler. `None` until the Start is answered, and
-    /// after that if no program of the container runs or will run.
+    /// The state of the container's postStart handler. `None` before the Start is answered. Also
+    /// `None` when no program of the container runs or will run.
     pub fn post_start_mut(&mut self) -> Option<&mut PostStart> {
         match &mut self.inner {
             Inner::Held(_, Held { post_start, .. })

@@ -81,8 +81,8 @@ impl ContainerState {
         }
     }
 
-    /// Records that a restart in place has created the next init process, which is parked: it does
-    /// not execute the program yet. Changes nothing in a state other than Restarting.
+    /// Records that a restart in place has created the next init process, which does not execute
+    /// the program yet. Changes nothing in a state other than Restarting.
     pub fn park_next_init(&mut self) {
         if let Inner::Restarting(process, _) = &mut self.inner {
             *process = Some(Process::THAWED);
@@ -120,8 +120,8 @@ impl ContainerState {
         }
     }
 
-    /// Records that the init process was reaped. The container keeps its state until its own exit
-    /// is recorded, which follows.
+    /// Records that the init process was reaped. The container's state changes only when the exit
+    /// of the whole container is recorded.
     pub fn mark_reaped(&mut self) {
         if let Some(process) = self.process_mut() {
             *process = Process::Reaped;
@@ -149,9 +149,9 @@ impl ContainerState {
         self.parked_init() == Some(ParkedInit::Restoring)
     }
 
-    /// True if the init process has exited: for good, before a restart in place, or with a success
-    /// that is withheld. The caller may still see the container as running. False from the time
-    /// when the next process of a restart is parked.
+    /// True if the init process has exited. The caller may still see the container as running:
+    /// before a restart in place, and while the shim hides an exit with 0. False again when a
+    /// restart in place has created the next init process.
     pub fn has_exited(&self) -> bool {
         !self.is_creating() && !self.has_no_process_yet() && self.freezer().is_none()
     }

@@ -27,8 +27,9 @@ impl ContainerState {
         }
     }
 
-    /// The progress of stopping the program of the restart in place that is under way, even if the
-    /// exit of this program is known already. `Undelivered` without such a restart.
+    /// The progress of the container's stop during a restart in place. In contrast to
+    /// [`stop`](Self::stop), a known exit of the new process does not change the result.
+    /// `Undelivered` if no restart in place is under way.
     pub fn stop_of_restart(&self) -> Stop {
         match &self.inner {
             Inner::Restarting(_, Restarting { stop, .. }) => *stop,
@@ -57,8 +58,8 @@ impl ContainerState {
         )
     }
 
-    /// True while the program is being executed, for the first time or again, if its exit has
-    /// already arrived. This exit is handled after the report of the execution.
+    /// True if the exit of the program has arrived before the report of its execution, at a start
+    /// or a restart in place. The exit is handled after this report.
     pub fn has_early_exit(&self) -> bool {
         matches!(
             &self.inner,
@@ -68,7 +69,8 @@ impl ContainerState {
     }
 
     /// True if the container has exited for good, even if its exit is not published yet. False
-    /// while the container waits for a restart in place, or its success is withheld.
+    /// while the container waits for a restart in place, or while the shim hides its success from
+    /// the caller.
     pub fn is_exited(&self) -> bool {
         matches!(self.inner, Inner::Exiting(_) | Inner::Exited)
     }
@@ -93,14 +95,15 @@ impl ContainerState {
         matches!(self.inner, Inner::Withheld { .. })
     }
 
-    /// True from the answer to the container's Create until the container has exited for good. True
-    /// also if its process is gone before a restart in place, or its success is withheld.
+    /// True from the answer to the container's Create until the container has exited for good. A
+    /// container without a process is still alive if it waits for a restart in place, or if the
+    /// shim hides its success from the caller.
     pub fn is_alive(&self) -> bool {
         !self.is_creating() && !self.is_exited()
     }
 
     /// True if the container waits for its Start or its turn, so that its program may still be
-    /// executed. Its init process is parked, or is still to be restored from a checkpoint.
+    /// executed. Its init process waits, or is still to be restored from a checkpoint.
     pub fn is_parked(&self) -> bool {
         matches!(
             self.inner,
@@ -108,7 +111,8 @@ impl ContainerState {
         )
     }
 
-    /// True if the container is parked, or is being ended without an execution of its program.
+    /// True if the container waits for its Start or its turn, or is being ended without an
+    /// execution of its program.
     pub fn is_unexecuted(&self) -> bool {
         self.is_parked() || self.is_ending()
     }
@@ -169,9 +173,10 @@ impl ContainerState {
         }
     }
 
-    /// True from the time when the container's turn comes or its Start is answered, until it has
-    /// exited for good. The caller sees it as running, or will soon. True also while a parked
-    /// container is being ended.
+    /// True from the answer to the container's Start, or from its turn if that comes first, until
+    /// the container has exited for good. During this time the caller sees the container as
+    /// running, or will soon. Also true while the shim ends a container whose program was not
+    /// executed.
     pub fn is_running_for_caller(&self) -> bool {
         !matches!(
             self.inner,
@@ -184,8 +189,9 @@ impl ContainerState {
         )
     }
 
-    /// The final exit of the container while it waits to be published. `None` for an exit that is
-    /// hidden from the caller, because of a restart in place or a withheld success.
+    /// The final exit of the container, while this exit waits to be published. `None` for an exit
+    /// that the shim hides from the caller: an exit before a restart in place, or the success of an
+    /// init container (`withhold.rs`).
     pub fn as_exiting(&self) -> Option<&Exiting> {
         match &self.inner {
             Inner::Exiting(exiting) => Some(exiting),
@@ -242,8 +248,8 @@ impl ContainerState {
         })
     }
 
-    /// The state of the container's postStart handler. `None` until the Start is answered, and
-    /// after that if no program of the container runs or will run.
+    /// The state of the container's postStart handler. `None` before the Start is answered. Also
+    /// `None` when no program of the container runs or will run.
     pub fn post_start(&self) -> Option<&PostStart> {
         match &self.inner {
             Inner::Held(_, Held { post_start, .. })
@@ -262,7 +268,8 @@ impl ContainerState {
     }
 
     /// The exit status of the last process, if the container waits for a restart in place or is
-    /// being restarted. `None` for a withheld success, which is always 0, and in any other state.
+    /// being restarted. `None` in any other state. While the shim hides a success from the caller,
+    /// the result is `None`, too: the exit code is then always 0.
     pub fn last_status(&self) -> Option<ExitStatus> {
         match &self.inner {
             Inner::BackingOff(BackingOff { status, .. })

@@ -19,8 +19,8 @@ pub(in crate::lifecycle) enum Stop {
     /// The shim has started the preStop handler, before the stop signal. `is_over`: the handler has
     /// ended.
     Preparing { since: Time, is_over: bool },
-    /// SIGKILL is scheduled at `at`. No stop signal was delivered, because the program was being
-    /// executed.
+    /// SIGKILL is scheduled for the time `at`. No stop signal was delivered, because the shim did
+    /// not know yet that the program was executed.
     KillScheduled { since: Time, at: Time },
     /// The stop signal was delivered; SIGKILL follows at `kill_at`, if that is known.
     Delivered {
@@ -28,8 +28,9 @@ pub(in crate::lifecycle) enum Stop {
         why: SignalReason,
         kill_at: Option<Time>,
     },
-    /// The stop signal was delivered shortly before SIGKILL; a SIGKILL of the caller does not
-    /// shorten its remaining time.
+    /// The final stop signal was delivered; SIGKILL follows shortly after, at `kill_at`. If the
+    /// caller sends SIGKILL to a sidecar meanwhile, the sidecar still has its time until `kill_at`,
+    /// except under the grace policy `Strict`.
     LastChance { since: Time, kill_at: Time },
     /// SIGKILL was delivered at `at`, or the restart under way was canceled then.
     Killed {
@@ -37,22 +38,21 @@ pub(in crate::lifecycle) enum Stop {
         at: Time,
         why: SignalReason,
     },
-    /// The pod no longer waits for the program: SIGKILL has not ended it, or its exit is known
-    /// already.
+    /// The pod no longer waits for the program to end: its exit is known already, or the shim has
+    /// given up because SIGKILL did not end it.
     GivenUp { since: Time, why: SignalReason },
 }
 
 impl Stop {
-    /// True if a stop signal or SIGKILL was delivered, also because of a failed probe or postStart
-    /// handler. True also if the pod no longer waits for the program.
+    /// True if a stop signal or SIGKILL was delivered, whatever the reason: a stop request, or a
+    /// failed probe or postStart handler. Also true if the pod no longer waits for the program.
     pub fn is_delivered(self) -> bool {
         !matches!(self, Stop::Undelivered | Stop::Preparing { .. })
             && !matches!(self, Stop::KillScheduled { .. })
     }
 
-    /// True if the stop signal was delivered or SIGKILL is scheduled, unless this was done because
-    /// a probe or postStart handler has failed. True also if the pod no longer waits for the
-    /// program.
+    /// True if the stop signal was delivered, SIGKILL is scheduled, or the pod no longer waits for
+    /// the program. A stop because of a failed probe or postStart handler does not count.
     pub fn is_under_way(self) -> bool {
         (self.is_delivered() || self.kill_at().is_some()) && !self.is_for_failure()
     }
@@ -144,8 +144,9 @@ impl Stop {
         }
     }
 
-    /// The state after the delivery of the stop signal. SIGKILL stays scheduled for the earlier
-    /// time. Unchanged if a signal was delivered before.
+    /// The state after the delivery of the stop signal. If SIGKILL is scheduled already, the
+    /// earlier of that time and `kill_at` counts. Returns the state unchanged if a signal was
+    /// delivered before.
     pub fn delivered(self, now: Time, why: SignalReason, kill_at: Option<Time>) -> Stop {
         match self {
             Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
@@ -159,9 +160,10 @@ impl Stop {
         }
     }
 
-    /// The state after the delivery of the stop signal shortly before SIGKILL. If SIGKILL was
-    /// scheduled earlier, that time stays. Unchanged if this signal, or SIGKILL, was delivered
-    /// before.
+    /// The state after the final stop signal, which comes shortly before SIGKILL. SIGKILL follows
+    /// at `kill_at`, or earlier if it was already scheduled for an earlier time. Unchanged if the
+    /// final stop signal or SIGKILL was delivered before, or if the pod no longer waits for the
+    /// program.
     pub fn last_chance(self, now: Time, kill_at: Time) -> Stop {
         match self {
             Stop::LastChance { .. } | Stop::Killed { .. } | Stop::GivenUp { .. } => self,
@@ -172,8 +174,9 @@ impl Stop {
         }
     }
 
-    /// The state after SIGKILL is scheduled at `at` for a program that is still being executed. An
-    /// earlier time stays. Unchanged if a signal was delivered before.
+    /// The state after the shim has scheduled SIGKILL for the time `at`, because the execution of
+    /// the program is not complete. If SIGKILL was scheduled before, the earlier of both times
+    /// counts. Unchanged if a signal was delivered before.
     pub fn kill_scheduled(self, now: Time, at: Time) -> Stop {
         match self {
             Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {
@@ -186,8 +189,9 @@ impl Stop {
         }
     }
 
-    /// The state of a program that the pod no longer waits for: SIGKILL has not ended it, or its
-    /// exit is known. If no stop had begun, the reason is `GraceOver`, and the time is zero.
+    /// The state of a program that the pod no longer waits for, because its exit is known or
+    /// because SIGKILL has not ended it. `since` is zero if no stop had begun. `why` is `GraceOver`
+    /// if no signal was delivered or scheduled before.
     pub fn over(self) -> Stop {
         Stop::GivenUp {
             since: self.since().unwrap_or_default(),

@@ -225,7 +225,8 @@ mod tests {
             demands: Demands::default(),
             is_ungrouped: false,
             bundle: BundleFacts {
-                // Otherwise the exit of the process is at once the exit of the container.
+                // A container with its own PID namespace exits together with its init process. Two
+                // rows of the table are about the time between these two exits.
                 has_own_pid_namespace: !row.ends_with("two processes")
                     && row != "exited without a start",
                 has_poststop_hooks: false,
@@ -299,7 +300,7 @@ mod tests {
                 match cell {
                     "yes" => assert_eq!(allowed, Ok(()), "{name}: {call:?}"),
                     "-" => assert!(allowed.is_err(), "{name}: {call:?}"),
-                    // An empty cell: the row of the state applies.
+                    // An empty cell says nothing: another row, that of the task's state, applies.
                     _ => {}
                 }
             }

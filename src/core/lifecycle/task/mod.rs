@@ -39,7 +39,7 @@ pub use updates::UPDATES_AT_MOST;
 pub struct BundleFacts {
     /// The kernel kills all processes of the container when its init process exits.
     pub has_own_pid_namespace: bool,
-    /// The deletion runs programs of the author.
+    /// The container has OCI poststop hooks: programs that run when the container is deleted.
     pub has_poststop_hooks: bool,
 }
 
@@ -55,7 +55,7 @@ pub enum TaskStatus {
 
 impl Pod {
     /// Records that a restart in place has created the container's next init process. This process
-    /// then executes the program, and the driver reports with
+    /// then executes the program. The driver reports the outcome with
     /// [`handle_restarted`](Pod::handle_restarted).
     pub fn handle_created_again(&mut self, id: &ContainerId) {
         self.with_container(id, |context| context.container.state.park_next_init());
@@ -68,8 +68,8 @@ impl Pod {
         begun.unwrap_or_default()
     }
 
-    /// Records that the driver begins to pause a container for its caller. The driver reports the
-    /// outcome with [`handle_paused`](Pod::handle_paused).
+    /// Records that the driver begins to pause a container, as the caller has asked. The driver
+    /// reports the outcome with [`handle_paused`](Pod::handle_paused).
     ///
     /// # Errors
     ///
@@ -126,8 +126,9 @@ impl Pod {
         self.satisfies(id, |container| container.state.has_exited())
     }
 
-    /// True if the init process has exited, but the container has not. Either its other processes
-    /// are being killed, or it is restarted in place, or its success is withheld.
+    /// True if the init process has exited, but the container has not. There are three reasons: the
+    /// container's other processes are being killed, the shim restarts the container in place, or
+    /// the shim hides the container's success from the caller.
     pub fn is_between_processes(&self, id: &ContainerId) -> bool {
         self.satisfies(id, Container::is_between_processes)
     }

@@ -1,9 +1,9 @@
 //! The publication of a container's exit: its event, and the answers to pending Waits.
 //!
-//! Clients close their ends of the output when they hear of the exit. So the exit waits until they
-//! have read the output, and until the exits of the container's execs are published. If usher has
-//! ended the container, the exit also waits until the reason is where the caller reads it. All
-//! three waits are bounded, because a client or a disk may stall.
+//! Clients close their ends of the output when they hear of the exit. So the publication waits
+//! until they have read the output, and until the exits of the container's execs are published. If
+//! usher has ended the container, the publication also waits until the reason is written to the
+//! termination message. All three waits are bounded, because a client or a disk may stall.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use crate::lifecycle::effects::ContainerContext;
 use crate::lifecycle::rules::{Decision, Due, Subject};
 use crate::lifecycle::time::Time;
 
-/// Longest wait of an exit for the reader of its output and for execs.
+/// Longest time for which the publication of an exit waits for clients to read the output, and for
+/// execs.
 pub const READ_WITHIN: Duration = Duration::from_secs(2);
 
-/// Longest wait of an exit until the reason why usher has ended the container is written down.
+/// Longest time for which the publication of an exit waits until the shim has written down why it
+/// ended the container.
 pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Pod {
@@ -46,8 +48,8 @@ impl Subject<'_> {
     pub(in crate::lifecycle) fn exit_is_published(&self) -> Option<Due<Decision>> {
         let execs = &self.container.execs;
         let exiting = self.container.state.as_exiting()?;
-        // A caller that deletes the container has read what it wanted. Then only an exec that still
-        // runs delays the exit.
+        // A caller that deletes the container reads no more of its output. So the publication of
+        // the exit does not wait for a reader, but still for running execs.
         let waits = match self.container.is_removal_wanted() {
             true => execs.has_running(),
             false => execs.has_exiting() || execs.has_live() || !exiting.is_output_read,

@@ -77,9 +77,10 @@ impl Container {
         self.cleanup == Cleanup::UnderWay
     }
 
-    /// True while the OCI runtime cannot execute the container's program. Either the container is
-    /// being deleted before its restore from a checkpoint, or a checkpoint that ends the container
-    /// is being made. If the container is removed, the removal answers its open Start.
+    /// True while the OCI runtime cannot execute the container's program. There are three reasons:
+    /// the runtime state is being cleaned up, a checkpoint that ends the container is being made,
+    /// or the container is being deleted before its restore from a checkpoint. If the container is
+    /// removed, the removal answers an open Start.
     pub fn is_busy(&self) -> bool {
         self.is_cleanup_under_way() || self.is_removal_wanted() && self.state.has_no_process_yet()
     }
@@ -94,7 +95,8 @@ impl Container {
 impl Pod {
     /// Records a Delete of the caller. The driver answers this and all other open Deletes of the
     /// container when [`Action::Delete`] is done or has failed. This action may come later: a
-    /// creation, a cleanup and the kill of a parked process end first.
+    /// creation, a cleanup and the kill of an init process that has not executed its program end
+    /// first.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records that the driver begins a checkpoint. With `exits` the container exits when the
-    /// checkpoint is made, and the OCI runtime removes its state.
+    /// Records that the driver begins a checkpoint. With `exits`, the container exits when the
+    /// checkpoint is made, and the OCI runtime removes the container's runtime state.
     ///
     /// # Errors
     ///
@@ -201,8 +203,8 @@ impl Pod {
 
 impl Subject<'_> {
     /// Rule: a [planned](Pod::plan_cleanup) cleanup of runtime state begins at its time. It waits
-    /// for execs, which may be in the container's cgroup, and while the program is being executed.
-    /// No cleanup begins during a deletion.
+    /// until the container has no running exec, because an exec may be in the container's cgroup.
+    /// It also waits while the program is being executed. No cleanup begins during a deletion.
     pub(in crate::lifecycle) fn state_is_cleaned_up(&self) -> Option<Due<Decision>> {
         let container = self.container;
         let Cleanup::Due(at) = container.cleanup else {
@@ -217,7 +219,7 @@ impl Subject<'_> {
 
     /// Rule: a container whose deletion is wanted is deleted when its exit is published, or at once
     /// if it never had a process. A cleanup that is under way ends first. If the program was never
-    /// executed, the parked process is killed first.
+    /// executed, the init process is killed first.
     pub(in crate::lifecycle) fn deletion_advances(&self) -> Option<Due<Decision>> {
         let (container, state) = (self.container, &self.container.state);
         let is_wanted = matches!(container.removal, Removal::Wanted | Removal::KillsParked);

@@ -33,8 +33,8 @@ pub struct SignalOrder {
 impl Pod {
     /// Records the outcome of a container's restore from its checkpoint, which is also the outcome
     /// of its [`Action::Release`]. Delivers the signals that have waited for the process. After a
-    /// failed restore there never is a process: Kill calls are refused, and a SIGKILL of the shim
-    /// itself ends the container.
+    /// failed restore, there is no process to signal: Kill calls are refused. If the shim itself
+    /// has decided on a SIGKILL, the container ends without a signal.
     pub fn handle_restored(
         &mut self,
         now: Time,
@@ -79,8 +79,9 @@ impl ContainerContext<'_> {
         let (id, is_kill) = (self.id.clone(), order.signal == Signal::KILL);
         if !self.container.state.is_being_restored() {
             match order.request {
-                // There is no process to kill, so the shim's SIGKILL itself ends the container.
-                // After a failed restore, two SIGKILLs may have waited: the exit is reported once.
+                // There is no process to kill, so the shim's SIGKILL itself ends the container. Two
+                // SIGKILLs may have waited for a restore that failed, but the exit is reported only
+                // once.
                 None if is_kill => {
                     let status = ExitStatus::Signal(order.signal.number());
                     let exit = Action::ExitUnrestored { id, status };

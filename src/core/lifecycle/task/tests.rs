@@ -57,7 +57,7 @@ enum ExecState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// The effect is over. The flag is true if it has succeeded.
+    /// An effect has ended. The `bool` is true if the effect has succeeded.
     Over(Effect, bool),
     /// The caller of the creation has gone away.
     CreateAbandoned,
@@ -81,7 +81,7 @@ enum Event {
     Timer,
 }
 
-/// Maximum numbers of further events.
+/// Numbers of calls, failures and deaths that may still happen.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Limits {
     calls: u8,
@@ -378,7 +378,7 @@ impl Fork {
             }
             Effect::Create => self.removed(),
             Effect::Release => {
-                // A process that has died meanwhile may have been released or not.
+                // A process that has died in the meantime stays dead, even if its release succeeds.
                 if is_well && self.init == Init::Parked {
                     self.init = Init::Running;
                 }
@@ -545,7 +545,8 @@ impl Fork {
         }
     }
 
-    /// Begins an effect of the OCI runtime, which does one thing to a container at a time.
+    /// Begins an effect of the OCI runtime. Checks that the OCI runtime does only one thing to the
+    /// container at a time, except that a Delete may begin during a Release.
     fn begin(&mut self, effect: Effect) {
         let others = [
             Effect::Create,

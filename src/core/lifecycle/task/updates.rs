@@ -99,11 +99,11 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Records if the driver is lowering the pod's memory limit, which may take long. Meanwhile,
-    /// Updates that raise a container's memory limit wait.
+    /// Records whether the driver is lowering the pod's memory limit, which may take long.
+    /// Meanwhile, Updates that raise a container's memory limit wait.
     pub fn handle_memory_lowering(&mut self, now: Time, is_under_way: bool) {
         let was_under_way = std::mem::replace(&mut self.is_lowering_memory, is_under_way);
-        // Only the end of the lowering lets an Update begin.
+        // The pod's limit is lowered, so Updates that waited for this may begin.
         if was_under_way && !is_under_way {
             self.settle(now);
         }

@@ -22,7 +22,8 @@ impl Pod {
         if !termination.is_over() || is_killed || self.sandbox_is_gone {
             return None;
         }
-        // Containers that only the caller starts and stops run at once, in any run.
+        // A container that only the caller starts and stops waits for no run: its program is
+        // executed as soon as its Start comes.
         let is_next = |container: &&Container| {
             let is_ours = container.is_ordered() && !container.role_policy().is_left_to_caller();
             container.is_of_next_run && is_ours && !container.state.is_exited()
@@ -38,13 +39,15 @@ impl Pod {
         let by_hand = ended.is_some_and(|ended| ended.by_hand);
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
         let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
-        // Under `Never`, and after a completed run, finished containers stay finished, unless the
-        // caller restarts the whole pod, or a person has stopped the last run.
+        // All containers run again if a person stopped the last run, or if the caller restarts the
+        // whole pod. Otherwise, finished containers stay finished after a completed run, and under
+        // the restart policy `Never`.
         let is_anew = by_hand || restarts_all || !is_complete && self.caller_restarts_failed();
         match is_anew {
             true => {
                 self.forget_last_run();
-                // Containers created during the termination belong to the run that begins.
+                // Containers created during the termination belong to the next run, where all their
+                // names are new.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),
@@ -57,9 +60,9 @@ impl Pod {
         });
     }
 
-    /// Keeps the results of the last run for the next one: no container waits again for a finished
-    /// init container. After a completed run, no container waits for a container that the caller
-    /// does not create again, either.
+    /// Keeps the results of the last run for the next one: no container waits again for an init
+    /// container that has finished. After a completed run, containers that the caller does not
+    /// create again count as finished, too.
     fn go_on(&mut self, is_complete: bool) {
         self.history.start_over(false);
         if !is_complete {

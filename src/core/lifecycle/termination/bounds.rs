@@ -16,9 +16,9 @@ use super::{StepDeadlines, Termination, place};
 
 impl Pod {
     /// The next signal that stops the container, and its latest time, for the status. The signal is
-    /// the stop signal, the last stop signal two seconds before SIGKILL, or SIGKILL. The stop
-    /// belongs to a termination, or to a stop request for this container alone. `None` if no signal
-    /// is to come.
+    /// a stop signal or SIGKILL. A stop signal at most two seconds before SIGKILL is
+    /// [`Then::LastSignal`]. The stop belongs to a termination, or to a stop request for this
+    /// container alone. `None` if no signal is to come.
     pub(in crate::lifecycle) fn next_stop_signal(
         &self,
         now: Time,
@@ -141,8 +141,8 @@ impl Pod {
 
 impl Subject<'_> {
     /// The latest time of the container's next signal in its step of the termination, and the kind
-    /// of signal. `None` if the step brings no more signal, for example because it is skipped. Also
-    /// `None` for a defer container whose step is under way.
+    /// of signal. `None` if the container gets no other signal in this step, for example because
+    /// the step is skipped. Also `None` for a defer container whose step is under way.
     fn next_signal_in_step(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;
@@ -169,7 +169,8 @@ impl Subject<'_> {
     }
 
     /// The latest time at which the container's stop signal is delivered in a step that begins at
-    /// `began`. Only a sidecar that stops after another sidecar may get it later.
+    /// `began`. For a sidecar that stops after another sidecar, this is `ends.ask_all`. For any
+    /// other container, this is `began`.
     fn signaled_by(&self, step: Step, began: Time, ends: StepDeadlines) -> Time {
         let is_next = self.pod.next_sidecar_to_stop() == Some(place(self.container));
         match step == Step::Sidecars && !is_next && !self.pod.is_parallel() {
@@ -178,9 +179,9 @@ impl Subject<'_> {
         }
     }
 
-    /// The next signal of a stop that is not part of a termination, and its latest time. The next
-    /// signal is the stop signal, or later the caller's SIGKILL. `None` if the caller has sent no
-    /// stop signal, or if a termination stops the container.
+    /// The next signal of a stop outside of a termination, and the latest time of this signal. The
+    /// next signal is the stop signal, or later the caller's SIGKILL. `None` if the caller has sent
+    /// no stop signal, or if a termination stops the container.
     fn next_signal_of_lone_stop(&self, now: Time) -> Option<(Time, Then)> {
         let request = self
             .container

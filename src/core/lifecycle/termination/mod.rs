@@ -33,7 +33,8 @@ use super::time::Time;
 /// After SIGKILL, a step waits this long at most for a process that does not end.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// The termination of the current run: under way, or over until the next run begins.
+/// The termination of the current run. After its end, the termination stays recorded until the next
+/// run begins.
 #[derive(Clone, Debug, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Termination {
     cause: Cause,
@@ -47,8 +48,8 @@ pub(in crate::lifecycle) struct Termination {
     grace: Duration,
     /// Time when the shim recognized the termination.
     known: Time,
-    /// True if a person requested the termination, possibly after it had begun. Then guests and
-    /// native init containers are stopped as well.
+    /// True if a person requested the termination, possibly after it had begun. Then native init
+    /// containers and containers outside the pod's plan are stopped as well.
     by_hand: bool,
     defers: Defers,
     step: Step,
@@ -70,7 +71,7 @@ pub(in crate::lifecycle) struct Termination {
     is_followed_from_the_start: bool,
 }
 
-/// The treatment of hooks and defer containers.
+/// The hooks and defer containers that the termination may still begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum Defers {
     Run,
@@ -119,8 +120,8 @@ impl Termination {
         }
     }
 
-    /// Another termination with the same cause, for containers that were started after this
-    /// termination was over.
+    /// Returns a new termination with the same cause as `self`, which is over. The new termination
+    /// is for containers that are still held, for example because their Start came too late.
     fn again(&self, now: Time, grace: Duration) -> Termination {
         Termination {
             is_sandbox_killed: self.is_sandbox_killed,
@@ -129,7 +130,7 @@ impl Termination {
         }
     }
 
-    /// Records if the caller leaves no time for hooks and defer containers.
+    /// Records `forced`, which is true if the caller leaves no time for hooks and defer containers.
     pub fn forced(mut self, forced: bool) -> Termination {
         self.force(forced);
         self
@@ -169,15 +170,15 @@ impl Termination {
     }
 
     /// Makes the termination certain because of `cause`: the sandbox has died, or a person has run
-    /// `usher stop`. An earlier decided cause stays. If `deadline` is earlier than the end of the
-    /// grace period, the grace period ends then.
+    /// `usher stop`. If a cause was decided before, that cause stays. If `deadline` is earlier than
+    /// the end of the grace period, the grace period ends at `deadline`.
     pub fn decide(&mut self, cause: Cause, deadline: Time, now: Time) {
         self.by_hand |= cause == Cause::Stopped;
         if !self.cause.is_decided() {
             self.cause = cause;
         }
-        // The present deadline may come from an early SIGKILL, which must not change the length of
-        // the grace period. So `shorten` is called only for an earlier deadline.
+        // `shorten` may also reduce `grace`, the recorded length of the grace period. After an
+        // early SIGKILL has ended the grace period, a later `deadline` must not change `grace`.
         if deadline < self.deadline {
             self.shorten(deadline, now);
         }
@@ -249,7 +250,8 @@ impl Termination {
         self.defers == Defers::Forced
     }
 
-    /// Notes the time that a container has used of the step, for the log.
+    /// Notes the time that a container has used in this step, for the log. The time counts from
+    /// `began`, but not from before the grace period.
     pub fn note_used(&mut self, name: &str, began: Time, now: Time) {
         let time = now.since(began.max(self.since));
         self.used.push((name.to_owned(), time));
@@ -333,8 +335,8 @@ impl Pod {
     }
 
     /// The step in which the termination stops a container, or runs it if it is a defer container.
-    /// `None` without a termination. For guests and native init containers, `None` unless a person
-    /// has run `usher stop`.
+    /// `None` without a termination. Native init containers and containers outside the pod's plan
+    /// have a step only after a person has run `usher stop`.
     pub(in crate::lifecycle) fn step_of(&self, container: &Container) -> Option<Step> {
         let policy = container.role_policy();
         let termination = self.termination.as_ref()?;
@@ -363,8 +365,9 @@ impl Pod {
             && !(is_shims && container.state.is_yet_to_be_started())
     }
 
-    /// True if a held container is left after a termination decided by the shim is over, for
-    /// example because its Start came too late. Ignores defer containers that have had their turn.
+    /// True if a container is still held. Called when a termination that the shim decided is over.
+    /// A container is then still held if, for example, its Start came too late. Ignores defer
+    /// containers that have had their turn.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);

@@ -32,16 +32,17 @@ impl Pod {
         });
         let is_left_to_caller = termination.cause.is_left_to_caller();
         self.termination = Some(termination);
-        // Containers created while the pod waited for its defer containers end with all others.
+        // While the pod waited for its defer containers, the caller may have created containers for
+        // the next run. They end with all others.
         if is_left_to_caller {
             self.move_next_run_to_current();
         }
         self.step_begins();
     }
 
-    /// The termination after the death of the sandbox, and the time at which it begins, which is
-    /// now. The containers have lost their network and are to stop in order. `None` while the
-    /// sandbox lives, or if no container that usher orders is alive.
+    /// The termination that begins because the sandbox has died, and its start time, which is the
+    /// present time. The containers have lost their network and are to stop in order. `None` while
+    /// the sandbox lives, or if no container that usher orders is alive.
     fn sandbox_died(&self) -> Option<(Time, Termination)> {
         let alive = self
             .containers
@@ -53,9 +54,9 @@ impl Pod {
         Some((self.now, termination))
     }
 
-    /// Rule: a stop request during the termination may show that the caller gives less time than
-    /// was known, or that the termination is not forced. Then the termination is changed
-    /// accordingly.
+    /// Rule: a stop request can show that the grace period of the termination is shorter than known
+    /// before. It can also show that the caller leaves time for hooks and defer containers after
+    /// all. The shim then changes the termination.
     pub(in crate::lifecycle) fn deadline_is_learned(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         let open: Vec<_> = self
@@ -158,8 +159,9 @@ impl Pod {
         }
     }
 
-    /// The decision to begin another termination for held containers that are left after a
-    /// termination decided by the shim. `None` if there are none, or if the sandbox has exited.
+    /// Decides on another termination, for containers that are still held after `ended`. Their
+    /// Start came too late, for example. `None` if there are none, if the sandbox has exited, or if
+    /// the shim had not decided the termination `ended`.
     fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDecision>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
         let container = self.containers.values().find(|it| it.is_ordered())?;

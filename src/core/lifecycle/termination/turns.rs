@@ -66,9 +66,9 @@ impl Subject<'_> {
         })
     }
 
-    /// The decision for a container that is still alive at `kill`: SIGKILL, or its end without a
-    /// signal if it has no running program. `None` if the container has got SIGKILL, gets it by
-    /// `kill` in any case, or is already ending.
+    /// The decision for a container that is still alive at the time `kill`: SIGKILL or, if it has
+    /// no running program, its end without a signal. `None` if SIGKILL was delivered, or is
+    /// scheduled for `kill` or earlier. Also `None` if the container is already ending.
     pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Decision>> {
         let state = &self.container.state;
         let has_it_coming = match state.stop() {
@@ -98,8 +98,8 @@ impl Subject<'_> {
         is_its_turn.then(|| self.stop_is_due_at().min(ends.ask_all))
     }
 
-    /// The earliest time to signal a container whose turn has come. The signal waits for the
-    /// caller's stop request, unless none is expected any more. A past time means now.
+    /// The earliest time to signal a container whose turn has come. As long as the shim expects a
+    /// stop request of the caller, the signal waits for this request. A past time means now.
     fn stop_is_due_at(&self) -> Time {
         // A container between two executions cannot be signaled, and a caller does not stop a
         // container that it has not started.
@@ -119,7 +119,7 @@ impl Subject<'_> {
         match (&container.facts.pre_stop, &termination.cause) {
             (Some(_), cause) if cause.is_left_to_caller() => Some(termination.deadline),
             (None, Cause::Inferred) => Some(termination.known.after(self.pod.termination_window())),
-            // After the death of the sandbox kubelet sends stop requests too, but the shim does not
+            // After the death of the sandbox, kubelet also sends stop requests. The shim does not
             // wait for them.
             (None, Cause::SandboxDied) => None,
             // Kubelet does not know of this termination and sends no stop request for it. But
@@ -134,11 +134,15 @@ impl Subject<'_> {
         }
     }
 
-    /// The decision to run the container's preStop handler before its stop signal, if the shim has
-    /// to run this handler because the caller does not know of the termination. While the handler
-    /// runs, the decision to deliver the signal at `ends.ask_all`, even if the handler is not over
-    /// by then. `None` if the container's turn has not come, if no time is left, or if there is no
-    /// handler to wait for (any more).
+    /// The next decision about a preStop handler that the shim runs in place of the caller, which
+    /// does not know of the termination:
+    ///
+    /// - before the handler: run the handler now;
+    /// - while the handler runs: deliver the stop signal at `ends.ask_all`, even if the handler is
+    ///   not over by then.
+    ///
+    /// `None` if the container's turn has not come, if no time is left, or if the handler is
+    /// missing or over.
     fn pre_stop_wait(&self, step: Step, ends: StepDeadlines) -> Option<Due<Decision>> {
         let due = self.signal_at(step, ends)?;
         if due > self.pod.now || self.pod.now >= ends.ask_all {

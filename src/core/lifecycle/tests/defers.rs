@@ -155,8 +155,8 @@ fn a_defer_that_never_succeeds_is_retried_until_its_time_is_up() {
     let asked = world.now;
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(60));
-    // The first retry comes at once. There is no second retry, because it is due a second later,
-    // when the time that is left belongs to the app.
+    // The first retry comes at once. A second retry would be due one second later. By then the
+    // remaining time belongs to the app, so there is no second retry.
     assert_eq!(world.executions("bye").len(), 2);
     assert!(world.signalled("web") < Some(asked.after(secs(1))));
     assert_eq!(world.reported("bye"), Some(0));
@@ -464,7 +464,7 @@ fn a_defer_that_ran_in_a_disproved_termination_runs_again_in_the_real_one() {
     ask_all(&mut world, &["web", "bye"], TERM);
     world.run_for(secs(2));
     assert_eq!(world.executions("bye").len(), 1);
-    // The Create disproves the termination.
+    // The Create shows that the pod does not end.
     world.call(Call::Run("bye#2", None));
     world.run_for(secs(60));
     assert_eq!(world.executed("bye#2"), None);

@@ -89,7 +89,7 @@ struct NameRecord {
     /// The container that was created last.
     slot: Option<usize>,
     has_succeeded: bool,
-    /// The first container of this name that was created after a success.
+    /// The first container of this name that was created after the last exit with 0.
     reopened: Option<usize>,
     /// A sidecar of this name was started at least once.
     has_started: bool,
@@ -527,8 +527,8 @@ impl Model {
         }
     }
 
-    /// True if the container is a guest, or if the pod does not terminate and all containers before
-    /// it in the start order are done.
+    /// True if the container is not in the pod's plan. Otherwise true if the pod does not terminate
+    /// and all containers before this one in the start order are done.
     fn may_run(&self, fork: &Fork, n: usize) -> bool {
         let slot = &fork.slots[n];
         let name = self.names[slot.name];
@@ -541,8 +541,8 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        // An app that has run before waits only for containers that the caller has created again
-        // after their success.
+        // If an app has run before, it waits only for a container that has succeeded and that the
+        // caller has then created again.
         let ran = fork.records[slot.name].ran;
         let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
         let is_done = |name: &String| {

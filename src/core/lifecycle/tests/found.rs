@@ -346,8 +346,8 @@ fn a_hook_that_was_under_way_at_an_end_that_was_none_runs_again_at_the_real_one(
     world.call(kill("api", 30));
     assert_eq!(begun(&world), 1);
     world.run_for(secs(1));
-    // This Create disproves the termination, because kubelet creates no container in a pod that it
-    // ends.
+    // This Create shows that the pod does not end, because kubelet creates no container in a pod
+    // that it ends.
     world.call(Call::Run("web#2", None));
     world.run_for(secs(10));
     world.call(kill("web#2", 30));

@@ -198,9 +198,9 @@ fn the_silence_of_any_other_container_proves_that_the_pod_lives_on() {
         (&["api"][..], ms(1_000)),
         (&["logs"], ms(1_000)),
         (&["clean"], ms(1_000)),
-        // Kubelet stops native sidecars only when all others have exited, and guests are outside
-        // the order. So the lack of a stop request for one of them does not prove that the pod
-        // lives on.
+        // Kubelet stops a native sidecar (`vpn`) only when all other containers have exited. A
+        // guest (`debug`, which no list names) can stop at any time. So the pod may terminate
+        // although kubelet has sent no stop request to `vpn` or `debug`.
         (&["vpn"], ms(7_500)),
         (&["debug"], ms(7_500)),
         (&[], ms(7_500)),

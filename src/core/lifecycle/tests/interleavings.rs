@@ -1,4 +1,4 @@
-//! Orders of events in which the rules of starting and running containers are easily broken.
+//! Sequences of events in which a shim easily breaks the rules of starting and running containers.
 
 use crate::lifecycle::{Phase, Refusal};
 use crate::plan::{KubeletFacts, PreStop, Signal};

@@ -158,7 +158,7 @@ fn a_release_by_hand_starts_the_container_and_returns_the_overridden_obstacles()
     }
 }
 
-/// Only `usher stop` stops the guests.
+/// Only `usher stop` stops containers outside the pod's plan (guests).
 #[test]
 fn a_run_that_is_complete_and_stopped_by_hand_stops_guests_too() {
     let world = World::new(&[

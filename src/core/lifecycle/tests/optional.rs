@@ -77,7 +77,7 @@ fn an_app_waits_for_an_optional_sidecar_that_is_there() {
     world.run_for(secs(5));
     let started = world.executed("proxy").unwrap().after(ms(450));
     assert!(world.executed("web").unwrap() >= started);
-    // An app does not wait for an optional sidecar that was not created before the app could run.
+    // Without the optional sidecar, the app runs at once. A sidecar created later also runs.
     let mut world = World::new(&annotations).script("proxy", slow);
     world.call(Call::Run("web", None));
     world.run_for(secs(1));

@@ -121,8 +121,9 @@ fn comes_up(run: &Run<'_>) -> Result<(), String> {
         }
         let mut traces = run.traces.iter().rev();
         let trace = traces.find(|trace| trace.member.name == member.name && trace.created <= at);
-        // Under `OnFailure`, kubelet does not create a container again that has exited with 0. A
-        // sidecar counts as done only if it was stopped by a signal.
+        // Under `OnFailure`, a container that has exited with 0 is done: kubelet does not create it
+        // again. A sidecar is done only if it got a signal, because a sidecar that exits by itself
+        // has to run again.
         let is_done = |trace: &trace::ContainerTrace<'_>| {
             let (_, code) = trace.reported.unwrap_or((at, u32::MAX));
             let may_be = member.part != Part::Sidecar || !trace.signals.is_empty();

@@ -149,8 +149,8 @@ fn strict_kills_containers_without_time() {
         [world.reported("proxy"), world.reported("logs")],
         [Some(0); 2]
     );
-    // If the caller kills a sidecar before its turn, the sidecar gets no stop signal and no time
-    // either.
+    // If the caller kills a sidecar before the sidecar's turn to stop, the sidecar gets SIGKILL at
+    // once, without a stop signal before.
     let mut world = pod("Strict", std::array::from_fn(|_| hangs()));
     ask_all(&mut world, &ALL, TERM);
     world.run_for(secs(1));
@@ -222,8 +222,8 @@ fn a_request_that_is_delivered_is_answered() {
             .filter(|(when, seen)| when == at && matches!(seen, Seen::KillAnswered(..)))
             .count()
     };
-    // Until now `web` had to wait for `before`. The stop request for `before` is answered at the
-    // same moment, by the exit of `before`.
+    // `web` gets its stop signal when `before` exits. At this moment the shim answers both stop
+    // requests: that for `web`, which is now delivered, and that for `before`, which has exited.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 

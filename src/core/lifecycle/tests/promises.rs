@@ -129,8 +129,8 @@ impl Case {
         }
     }
 
-    /// True if all other containers had exited when this container was asked to stop. Delays of
-    /// requests count from `asked`.
+    /// True if all other containers had exited when this container was asked to stop. The delays in
+    /// `self.asks` count from the time `asked`.
     fn was_asked_alone(&self, world: &World, name: &str, asked: Time) -> bool {
         let position = self.order.iter().position(|other| *other == name).unwrap();
         let at = asked.after(ms(self.asks[position]));
@@ -211,9 +211,10 @@ proptest! {
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
-            // The grace period of a termination starts with its first request. The bound uses the
-            // last request, because earlier requests are not part of the termination if they were
-            // delivered before the next one came. In the simulator a kill takes a millisecond.
+            // The grace period starts with the first request of the termination. Each request may
+            // be the first one, because a request that is delivered before the next one comes is
+            // not part of the termination. So the limit counts from the last request. In the
+            // simulator a kill takes a millisecond.
             let last = asked.after(ms(*case.asks[..case.order.len()].iter().max().unwrap()));
             prop_assert!(
                 died <= Some(last.after(secs(case.grace)).after(ms(2_001))), "{name} died at {died:?}");

@@ -170,7 +170,8 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     assert_eq!(later.start_answer("web"), None);
     later.run_for(secs(8));
     let answered = later.start_answer("web").unwrap().0;
-    // Each creation takes 30 ms, in which no Start waits.
+    // Each Start comes 30 ms after its creation began. So the first Start was blocked for 4,970 of
+    // the 5,000 ms, and 5,030 of the 10,000 ms are left for the second Start.
     assert_eq!(answered.since(asked), ms(30 + 5_030));
 }
 

@@ -44,8 +44,9 @@ fn a_rule_that_repeats_without_effect_is_suspended_and_the_pod_goes_on() {
     assert!(world.seen.iter().any(|(_, seen)| died(seen)));
 }
 
-/// A pod whose defer container `flush` still runs after the termination was disproved. `flush` has
-/// a grace period of 4 s, but ignores signals.
+/// A pod in which the shim inferred a termination, and took it back when the pod went on. The defer
+/// container `flush` was released in between, and still runs. `flush` has a grace period of 4 s,
+/// but ignores signals.
 fn with_a_defer_of_a_false_end(flush: Script) -> World {
     let annotations = [
         ("pre-exit", "drain flush"),

@@ -110,8 +110,8 @@ fn one_fault_each() -> Vec<Case> {
     all
 }
 
-/// The moments at which faults are tried, in milliseconds: each halfway between two events of the
-/// same pod without faults.
+/// The moments at which faults are tried, in milliseconds. The pod first runs without faults. Each
+/// moment is halfway between two successive events of that run.
 fn moments(case: &Case) -> Vec<u64> {
     let mut world = World::with_plan(case.plan());
     let mut log = Log::default();

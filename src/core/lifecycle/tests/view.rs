@@ -172,7 +172,7 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
     let mut world = world.script("proxy", crashes);
     world.call(Call::Run("proxy", None));
-    // The first restart comes at once, so the sidecar now waits for a later restart.
+    // The first restart comes at once. After 1 s, the sidecar is in the back-off before the next.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
     assert_eq!(proxy.state, StateSummary::BackingOff);

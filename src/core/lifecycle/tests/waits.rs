@@ -1,4 +1,5 @@
-//! Bounds of waits: if nothing happens before, a wait ends when and how the view has said.
+//! Bounds of waits: the pod's view announces when each wait ends, and by which event. If nothing
+//! else happens before, the wait ends as announced.
 
 use crate::lifecycle::{ContainerView, Obstacle, Step, Then, Time, Wait};
 use crate::plan::Signal;

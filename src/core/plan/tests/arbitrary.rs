@@ -120,7 +120,7 @@ fn json() -> impl Strategy<Value = String> {
     })
 }
 
-/// A text with at most one change.
+/// Texts from `text`, each with at most one random change.
 fn near(text: BoxedStrategy<String>) -> impl Strategy<Value = String> {
     let place = any::<prop::sample::Index>();
     (text, place, 0..6, any::<char>()).prop_map(|(text, place, change, character)| {

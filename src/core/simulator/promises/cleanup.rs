@@ -39,7 +39,7 @@ fn it_does_not_run_twice(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<
         .filter(|trace| trace.member.name == name);
     let runs: usize = namesakes.map(|trace| runs_in(ending, trace)).sum();
     let again = defer.member.restart.unwrap_or(RestartPolicy::Never) != RestartPolicy::Never;
-    // A Create may disprove a termination after a defer container has run. The defer container may
+    // A defer container may have run in a termination that the shim had inferred by mistake. It may
     // then run a second time, at the real end of the pod.
     let mut taken = run.taken.iter();
     let is_disproved =
@@ -58,8 +58,9 @@ fn it_is_left_out(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) ->
     // If a fault hindered the node, a request may arrive so late that its grace period seems to be
     // over.
     let is_late = run.is_any_hindered(ending.sandbox, ending.from, ending.from);
-    // If kubelet stops native sidecars and guests first, the shim does not know yet how much time
-    // the other containers have.
+    // Kubelet may first stop containers that usher leaves alone: native sidecars, and containers
+    // outside the pod's plan. Then the shim does not know yet how much time the other containers
+    // have.
     let mut taken = run.taken.iter();
     let taken = taken.rfind(|taken| taken.sandbox == ending.sandbox);
     let mut asks = run.log.asks.iter();
@@ -100,17 +101,18 @@ fn has_its_own_request(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_
         true => ask.at < ending.from,
         false => ask.at <= ending.from,
     });
-    // A defer container also ends without having run if its stop request was delayed as long as
-    // allowed, and no second request came. But if the caller sees no app as RUNNING, such a request
-    // means the end of the pod.
+    // The shim delays a stop request for a defer container, to see if a request for another
+    // container follows. Two requests are a termination, and then the defer container runs. If no
+    // second request comes in time, the defer container ends without having run. But if the caller
+    // sees no app as RUNNING, one request is already a termination.
     let has_apps = |at: Time| {
         let mut traces = run.of(ending.sandbox);
         traces.any(|trace| trace.part() == Part::App && trace.reads_running(at))
     };
     let told = defer.signals.first().map(|(at, _)| *at);
     let was_alone = told.is_some_and(|told| has_apps(told) && run.is_told_alone(defer, told));
-    // A defer container also ends without having run if the caller kills it before the announced
-    // grace period is over, and there is no other sign of a termination.
+    // If the caller kills the defer container during this delay, the defer container also ends
+    // without having run.
     let is_cut = own.any(|ask| {
         let until = run.kept_until(ask, defer);
         let mut kills = run.log.kills.iter();
@@ -123,8 +125,8 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let Some(turn) = turn_of(run, ending, defer) else {
         return Ok(());
     };
-    // A later request may give more time than the first requests, but too late for the defer
-    // container.
+    // Takes only requests that came before the defer container's turn. A later request may give
+    // more time, but comes too late for the defer container.
     let asks = run.log.asks.iter().filter(|ask| {
         let is_of_end = ask.end && run.ask_sandbox(ask) == ending.sandbox;
         is_of_end && ask.at <= turn && !ask.is_handler
@@ -132,8 +134,9 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let mut graces = asks.map(|ask| ask.grace).peekable();
     let had_little = graces.peek().is_some() && graces.all(|grace| grace <= MIN_GRACE);
     let margin = match run.case.grace_policy {
-        // The last 2 s of a defer container's step are for containers that still get their stop
-        // signal.
+        // Two seconds before the step ends, the shim stops all defer containers of the step. So a
+        // defer container whose turn comes later need not run. `Reserve` also keeps 6 s for the
+        // later steps.
         GracePolicy::Reserve => secs(8),
         GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
         GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
@@ -187,7 +190,8 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
     });
     for trace in before {
         let is_there = trace.reads_running(ending.from) || trace.is_alive(ending.from);
-        // An earlier defer container counts even if kubelet creates it only during the termination.
+        // The turn comes after every earlier defer container, even after one that kubelet creates
+        // only during the termination.
         let comes_later =
             trace.part().is_defer() && trace.executed.iter().any(|at| *at > ending.from);
         if trace.id == defer.id || !is_there && !comes_later {
@@ -212,8 +216,8 @@ pub fn caps_of_defers_are_kept(run: &Run<'_>) -> Verdict {
         let end = released.after(secs(cap));
         let is_cut = end.after(least(run.case.grace_policy)).after(MOMENT) >= ending.soonest
             || looks_ended(run, trace.sandbox);
-        // A defer container that was restarted is stopped earlier if other defer containers still
-        // have to run.
+        // A restarted defer container is stopped before the end of its own grace period if other
+        // defer containers still have to run.
         let is_run_again = trace.executed.len() > 1;
         let is_hindered = run.is_any_hindered(trace.sandbox, released, end.after(MIN_GRACE));
         let mut taken = run.taken.iter();
@@ -353,8 +357,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     let mut asks = run.log.asks.iter();
     let was_asked = asks.any(|ask| ask.id == trace.id && (!ask.end || ask.at < ending.from));
     let has_probes = trace.member.probed || trace.member.unwell.is_some();
-    // A request for the only container that the caller sees as RUNNING, apart from native ones,
-    // means a termination.
+    // A stop request means a termination if the caller sees no other container as RUNNING. Native
+    // containers and containers outside the pod's plan do not count as others.
     let has_others = |at: Time| {
         let others = run.of(trace.sandbox).filter(|other| other.id != trace.id);
         // Kubelet stops native init containers and sidecars after all others have exited.
@@ -365,8 +369,9 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
         others.any(|other| other.reads_running(at.before(ms(1))))
     };
     let mut told = trace.signals.iter().map(|(at, _)| *at);
-    // Either the container's request was delayed as long as allowed without a second request, or
-    // the container failed a probe just before the termination was known.
+    // A signal is not part of the termination in three cases. The signal came before the
+    // termination. Or a failed probe may have caused the signal before the termination was known.
+    // Or the container's stop request was delayed for the longest time, and no second request came.
     let was_told = told.any(|at| {
         at < ending.from
             || at < ending.known && has_probes
@@ -375,8 +380,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     was_asked || was_told
 }
 
-/// True if only one container was asked to stop while this container lived, and this was another
-/// container. The shim cannot infer a termination then.
+/// True if the shim could not know of the termination before this container exited. Until then, the
+/// caller had asked exactly one container to stop, and that was another container.
 fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut ends = trace.died.iter().map(|(at, _)| *at);
     let end = ends.find(|at| *at >= ending.from);
@@ -394,7 +399,8 @@ fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> 
 }
 
 fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
-    // The shim may have begun the termination earlier, and have run the hook then.
+    // The shim may have begun the termination before `ending.from`. A hook that has run since the
+    // shim began the termination counts, too.
     let taken = run.taken.iter();
     let taken = taken.filter(|taken| taken.sandbox == trace.sandbox && taken.disproved.is_none());
     let since = taken.map(|taken| taken.at).fold(ending.from, Time::min);
@@ -413,8 +419,8 @@ fn hook_ran(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool 
         Seen::HookEnded(id, HookKind::Termination) => Some(id),
         _ => None,
     });
-    // If a hook of a disproved termination still runs, the shim does not run the hook a second
-    // time.
+    // The shim may have inferred an earlier termination by mistake, and run the hook. If the hook
+    // is still running, the shim does not run it a second time.
     let begun = began().filter(|at| *at <= ending.from).count();
     let is_under_way = begun > ended.filter(|at| *at <= ending.from).count();
     !trace.runs(since) || is_under_way || began().any(|at| at >= since)

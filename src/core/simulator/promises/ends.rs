@@ -20,7 +20,8 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
             died.max()
                 .is_some_and(|died| died <= at && at.since(died) < ms(10) + run.account.untold)
         };
-        // A stop request for a guest proves no termination.
+        // A stop request for a guest (a container that no list names) proves no termination by
+        // itself.
         let ours = || run.of(sandbox).filter(|trace| trace.part() != Part::Guest);
         let is_meant = match because {
             Cause::SandboxDied => run.deaths[sandbox].is_some_and(|died| died <= at),
@@ -57,8 +58,9 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
                 // Kubelet stops native init containers and sidecars after all others have exited.
                 let mut others = running.iter().filter(|trace| !trace.part().is_native());
                 let only = others.all(is_first);
-                // If kubelet restarts while it stops a guest, the stop request for the guest counts
-                // as a second request.
+                // Kubelet may restart while it stops a container outside the pod's plan, and then
+                // stop another container. If the first request is still open, the shim takes the
+                // two requests for a termination.
                 let excused = open.len() > 1
                     || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
                 // If containerd dies when all containers are about to start, containerd deletes
@@ -122,7 +124,8 @@ pub fn grace_periods_are_kept(run: &Run<'_>) -> Verdict {
             {
                 continue;
             }
-            // If only one container gets a stop request, its time includes the termination window.
+            // If only one container gets a stop request, the shim may deliver the request only
+            // after the termination window. The window is part of the grace period.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => MIN_GRACE - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => MIN_GRACE,
             // The last containers of a step share the time that is left of the step.
@@ -153,8 +156,8 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
         let mut members = run.of(sandbox).map(|trace| trace.member);
         let is_longer = ending.forced || members.any(|member| member.pre_stop.is_some());
         let is_interrupted = is_longer && run.case.late.iter().any(is_away);
-        // If the shim neither decided nor inferred a termination, there is no common bound, and
-        // each stop request counts for itself.
+        // If the shim neither decided nor inferred a termination, there is no common bound. Each
+        // stop request then has a bound of its own.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
@@ -194,9 +197,14 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The time by which a container has to exit if kubelet has asked some container of the pod to stop
-/// twice, otherwise `None`. The shim cannot see the second request, so the first request counts, or
-/// a termination that the shim has decided.
+/// The time by which a container has to exit, if kubelet has asked a container of the pod to stop a
+/// second time; otherwise `None`.
+///
+/// The shim cannot see the second request. So the container has time until the latest of these:
+///
+/// - the deadline of the container's last stop request that the shim saw,
+/// - the deadline of a termination that the shim has decided,
+/// - the caller's SIGKILL.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut traces = run.of(trace.sandbox);
     let is_unseen =
@@ -253,20 +261,21 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             continue;
         };
         let is_unwell = sidecar.member.unwell.is_some();
-        // The shim may have delivered a single stop request for a sidecar before. Then the sidecar
-        // already has its signal, and its caller kills it at the end of that request's grace
-        // period.
+        // Before the termination, the shim may have delivered a stop request for the sidecar alone.
+        // Then the sidecar already has its stop signal, and the caller kills the sidecar at the end
+        // of that request's grace period.
         let mut signals = sidecar.signals.iter();
         let was_told_alone =
             signals.any(|(at, _)| *at < ending.from && run.is_told_alone(sidecar, *at));
         let is_given_up = run.was_given_up(sidecar);
-        // A container that was signaled in a disproved termination is killed at the end of that
-        // termination's grace period.
+        // A container may have been signaled in a termination that the shim had inferred by
+        // mistake. It is then killed at the end of that termination's grace period.
         let was_told_before = sidecar.signals.iter().any(|(at, _)| {
             let mut taken = run.taken.iter();
             taken.any(|taken| taken.at <= *at && taken.disproved.is_some_and(|end| *at <= end))
         });
-        // An essential sidecar that replaces a failed one belongs to the run after the termination.
+        // The failure of an essential sidecar ends the pod's run. The sidecar that replaces the
+        // failed one belongs to the next run.
         let mut namesakes = run.of(sidecar.sandbox);
         let is_of_next_run = namesakes.any(|it| {
             let is_before = it.member.name == sidecar.member.name && it.created < sidecar.created;
@@ -283,7 +292,8 @@ pub fn sidecars_outlive_apps(run: &Run<'_>) -> Verdict {
             *at >= ending.from && is_in_time && sidecar.runs(*at)
         });
         let Some(told) = told else { continue };
-        // If a fault hindered the node, another request of the deletion may not have arrived.
+        // If a fault hindered the node, the stop requests for the other containers may have been
+        // late. Then the shim may have seen only the request for this sidecar.
         let is_hindered = run.is_any_hindered(sidecar.sandbox, ending.from, told);
         if is_hindered || run.is_told_alone(sidecar, told) {
             continue;

@@ -75,8 +75,9 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that a sidecar is restarted if it exits by itself after its own stop request, and an app
-/// is asked to stop within the termination window. Both requests then belong to the end of the pod.
+/// Checks that a sidecar is restarted in this case: kubelet asks the sidecar to stop, the sidecar
+/// exits by itself, and then kubelet asks an app to stop. All this happens within the termination
+/// window, and both requests belong to the end of the pod.
 pub fn sidecars_asked_first_are_restarted(run: &Run<'_>) -> Verdict {
     let signals = || {
         let asks = run.log.asks.iter();
@@ -103,7 +104,8 @@ pub fn sidecars_asked_first_are_restarted(run: &Run<'_>) -> Verdict {
         let by = second.at.after(MOMENT);
         let mut apps = run.of(sidecar.sandbox);
         let is_needed = apps.any(|app| app.part() == Part::App && app.runs(by));
-        // A stop of the sidecar alone, or of the whole pod, came before.
+        // Before the app's request, the shim already knew of a stop of the sidecar or of the whole
+        // pod, or the sandbox had died.
         let is_known = run.was_asked_alone(sidecar)
             || run.first_asked(sidecar).is_some_and(|first| first < ask.at)
             || run
@@ -146,8 +148,9 @@ pub fn post_starts_are_repeated(run: &Run<'_>) -> Verdict {
                 .chain(trace.died.first().map(|(at, _)| *at));
             *is_ok && ends.min().is_none_or(|end| end > *at)
         });
-        // Kubelet stops a container whose handler has failed. If a preStop handler that the shim
-        // cannot see delays this stop, the shim forgets the failed handler.
+        // Kubelet stops a container whose postStart handler has failed. A preStop handler that the
+        // shim cannot see may delay the stop request. The shim has then forgotten the failed
+        // postStart handler.
         let is_forgotten = is_kubelet_ever_away(run)
             && is_another_created_during_post_start(run, trace)
             || post_start_fails(trace)
@@ -221,9 +224,9 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
 
 /// True if the caller knew at `at` that the last container named `name` had exited with 0.
 ///
-/// If containerd dies during a Start and the container runs all the same, the simulated kubelet
-/// creates the container again. The real kubelet reads the container's exit code first. So a later
-/// container that never ran does not count.
+/// If containerd dies during a Start that succeeds, the simulated kubelet creates a second
+/// container with this name. The real kubelet would first read the exit code of the first
+/// container. So a second container that never ran is ignored.
 fn has_succeeded(run: &Run<'_>, name: &str, at: Time) -> bool {
     let is_its = |trace: &&ContainerTrace<'_>| trace.member.name == name && trace.created < at;
     let all = || run.traces.iter().filter(is_its);
@@ -254,8 +257,9 @@ pub fn the_next_sandbox_is_complete(run: &Run<'_>) -> Verdict {
             Part::Init | Part::PreExit | Part::PostExit => false,
             _ => true,
         };
-        // Containers that exit after the run is complete may be left out, even if not all apps
-        // count as over because kubelet is about to create an app again with another image.
+        // A container that exits after the run is complete may be left out of the next sandbox,
+        // even if an app has not succeeded. Kubelet may be about to create that app again with
+        // another image.
         let mut taken = run.taken.iter();
         let was_complete = taken.any(|taken| {
             let until = taken.followed.unwrap_or(*at);

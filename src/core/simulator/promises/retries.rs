@@ -11,8 +11,7 @@ use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run};
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
 
-/// Time after a termination's deadline. If a fault of the node hinders the shim in this time, the
-/// promise is not checked.
+/// Time after a termination's deadline in which a fault of the node still excuses the shim.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// Checks that sidecars and defer containers that exit in a termination are restarted after 0, 1,
@@ -106,7 +105,8 @@ pub fn no_restart_in_the_time_of_others(run: &Run<'_>) -> Verdict {
             // The shim decides on the restart a moment before the program runs again.
             let mut decided = trace.restarting.iter().rev();
             let decided = decided.find(|at| *at <= again).unwrap_or(again);
-            // The deletion may give less time, but comes only after this decision.
+            // If kubelet begins to stop the pod after the decision to restart, the shim could not
+            // know how much time is left. The check is left out then.
             let deleted = run.stopped_all(trace.sandbox).map(|(at, _)| at);
             if *decided < ending.from || deleted.is_some_and(|at| at > *decided) {
                 continue;
@@ -157,8 +157,13 @@ fn behind(run: &Run<'_>, (defer, ending): (&ContainerTrace<'_>, &Ending), at: Ti
     u32::try_from(defers + steps).unwrap_or(u32::MAX)
 }
 
-/// The termination of a container's sandbox, if it was neither disproved nor forced, and if no
-/// fault hindered the shim until `beyond` after the deadline.
+/// The termination of a container's sandbox. `None` if there was none, and in these cases:
+///
+/// - The shim had inferred a termination of this sandbox by mistake.
+/// - The termination was forced.
+/// - The grace period was unclear, or was shortened later.
+/// - The sandbox died before the deadline.
+/// - A fault hindered the shim during the termination, or within `beyond` after the deadline.
 pub fn plain_ending(run: &Run<'_>, trace: &ContainerTrace<'_>, beyond: Duration) -> Option<Ending> {
     let ending = run.ending(trace.sandbox)?;
     let mut taken = run.taken.iter();

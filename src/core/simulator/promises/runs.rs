@@ -9,17 +9,17 @@ use crate::simulator::trace::{ContainerTrace, Run, Taken};
 use super::starts::{is_unseen_restart, predecessors, was_complete};
 use super::{MOMENT, Verdict, broken};
 
-/// Checks that the shim waits for defer containers that are not created yet before it decides a
-/// termination because something failed or is complete. The shim waits until 30 s after the last
-/// Create of a container with a new name, but at most 60 s after the failure.
+/// Checks that the shim does not terminate a failed or complete pod before all defer containers
+/// that are not optional are created. The shim waits for them until 30 s after the last Create of a
+/// container with a new name, but at most 60 s after the failure or the completion.
 pub fn decided_terminations_wait_for_defers(run: &Run<'_>) -> Verdict {
     for taken in &run.taken {
         let is_of_failure = taken.because.is_decided() && !taken.because.is_left_to_caller();
         let mut others = run.taken.iter().filter(|it| it.sandbox == taken.sandbox);
         let is_first = others.all(|other| other.at >= taken.at);
         let is_by_hand = matches!(taken.because, Cause::Stopped);
-        // If kubelet restarts the whole pod and the shim does not notice, the defer containers
-        // exist already.
+        // If kubelet restarts the whole pod and the shim does not notice, the shim still knows the
+        // defer containers of the previous run. So the shim does not wait for new ones.
         let is_unseen = run
             .of(taken.sandbox)
             .any(|trace| is_unseen_restart(run, trace));

@@ -100,7 +100,8 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
                 trace.id
             )
         })?;
-        // A container that could run must not be reported as failed without an execution.
+        // The shim must not report a container as failed if the container could run but was never
+        // executed.
         let failed = trace.reported.is_some_and(|(_, code)| code == 1) && trace.executed.is_empty();
         let is_ended = failed
             && ends == trace.reported.map(|(at, _)| at)
@@ -221,10 +222,12 @@ pub fn was_complete(run: &Run<'_>, app: &ContainerTrace<'_>, at: Time) -> bool {
     })
 }
 
-/// True if kubelet restarts the whole pod and the shim cannot notice the restart. The shim notices
-/// a restart by the stops before it: all containers that exited after the last exit without a stop
-/// request were stopped, with at most two seconds each. A shim that has decided a termination does
-/// not notice a restart in which an app is created first.
+/// True if kubelet restarts the whole pod and the shim cannot notice the restart.
+///
+/// The shim recognizes a restart by the exits that come first: a container exits by itself, and
+/// kubelet then stops the others, each with a grace period of at most two seconds. If the shim has
+/// already decided a termination, the first new container must also be an init container or a
+/// sidecar.
 pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let Some(before) = trace.sandbox.checked_sub(1) else {
         return false;
@@ -237,8 +240,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let own = counted().filter(|it| !is_asked(&it.id) && it.signals.is_empty());
     let own = own.filter(|it| it.reported.is_some());
     let last = own.max_by_key(|it| it.reported_after);
-    // Each container that exited after the last exit without a stop request was stopped with at
-    // most two seconds, and exited soon after the container before.
+    // `last` is the last container that exited without a stop request. In a restart, kubelet stops
+    // the other containers after `last`, with a grace period of at most two seconds each. Their
+    // exits follow soon after one another.
     let since = |it: &&ContainerTrace<'_>| {
         it.reported.is_some() && last.is_none_or(|last| it.reported_after > last.reported_after)
     };
@@ -262,8 +266,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         let is_shims = taken.because.is_decided() && !taken.because.is_left_to_caller();
         taken.sandbox == before && is_shims
     });
-    // A restart begins when a container with the name of an exited container is created while the
-    // caller sees only guests as RUNNING. The shim may not learn of a Create that is refused.
+    // A restart of the pod begins with a Create for the name of an exited container, while the
+    // caller sees no container of the pod's plan as RUNNING. The shim may not see Creates that are
+    // refused. So all Creates up to the first accepted one must be for names of exited containers.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
@@ -350,9 +355,9 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while the postStart handler of a sidecar runs, as
-/// it can after it was away. The shim then wrongly concludes that the handler's Exec was no
-/// postStart handler.
+/// True if the caller creates another container while a sidecar's postStart handler runs. The
+/// caller can do so after an absence. The shim then wrongly takes the handler's Exec for an
+/// ordinary Exec.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -436,14 +441,14 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
             _ => false,
         };
         let is_of_it = |trace: &&ContainerTrace<'_>| {
-            // A person creates the whole pod again. Containers that were created in between wait
-            // until the person has done so.
+            // After the termination, a person creates the whole pod again. Containers that are
+            // created between these two events wait until the person has created the whole pod.
             let is_there = match run.case.by_hand {
                 true => trace.sandbox > taken.sandbox,
                 false => trace.sandbox == taken.sandbox,
             };
-            // A container that was created after a later termination depends on the later
-            // termination.
+            // Skip a container that was created after a further termination had begun. The check of
+            // the further termination covers this container.
             let is_later = run.taken.iter().any(|other| {
                 let is_between = other.at > taken.at && other.at < trace.created;
                 other.sandbox == trace.sandbox && other.because.is_decided() && is_between
@@ -455,8 +460,9 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
                 continue;
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
-            // A stop request may have stopped the app, or another termination may have begun. The
-            // completion of a run without this app does not count.
+            // The app need not run if it was asked to stop, or if another termination has begun.
+            // A termination because a run was complete does not count: the app was no part of the
+            // complete run.
             let mut others = run
                 .taken
                 .iter()
@@ -509,8 +515,8 @@ pub fn hopeless_waits_end(run: &Run<'_>) -> Verdict {
         };
         // From this time on, the container waits in vain.
         let since = trace.created.max(*failed);
-        // By this time everything that was under way is over, under every policy. For half a minute
-        // after a container was asked to stop, kubelet may create it again.
+        // By this time, everything that was under way is over, under every grace policy. The 40
+        // seconds include the half minute in which kubelet may create a stopped container again.
         let by = since.after(secs(run.case.grace)).after(secs(40));
         let over = trace
             .ended()
@@ -539,8 +545,9 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
     // optional container that is created during the wait prolongs it.
     for _ in 0..=optional.len() {
         for member in &optional {
-            // If a person runs the pod, it goes on after a disproved termination. So containers of
-            // the previous round count as existing.
+            // After a termination, a person creates all containers again. If the shim had inferred
+            // that termination by mistake, the pod has not ended. Then the containers from before
+            // the termination still count as created.
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
@@ -577,7 +584,8 @@ pub fn predecessors<'a>(
     before.map(|(_, member)| member)
 }
 
-/// The time when the container of `member` was done, in the sandbox of `other`.
+/// The time when `member` was done: an init container had exited with 0, or a sidecar had started.
+/// Only containers in the sandbox of `other` count.
 fn done(run: &Run<'_>, other: &ContainerTrace<'_>, member: &Member) -> Option<Time> {
     let traces = run
         .of(other.sandbox)

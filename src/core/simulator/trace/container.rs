@@ -62,16 +62,16 @@ impl ContainerTrace<'_> {
             && self.reported.is_none_or(|(t, _)| t > at)
     }
 
-    /// True if a State call at `at` reported the container as RUNNING. Of several events at that
-    /// time, only those among the first `after` observations count.
+    /// True if a State call at `at` reported the container as RUNNING. Only the first `after`
+    /// observations count, because several observations may have the time `at`.
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
         was_answered && self.created_after < after && self.reported_after >= after
     }
 
-    /// True if the container had exited when another container was asked to stop at `at`. Because
-    /// the request may make the shim publish a withheld exit at the same time, only events among
-    /// the first `after` observations count at that time.
+    /// True if the container's exit was reported before another container was asked to stop at
+    /// `at`. If both happened at `at`, the report must be among the first `after` observations. A
+    /// later report may be a withheld exit that the shim published because of the request.
     pub(super) fn had_ended(&self, at: Time, after: usize) -> bool {
         let is_at_once = |ended: Time| ended == at && self.reported_after < after;
         self.ended()

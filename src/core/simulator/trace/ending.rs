@@ -24,8 +24,8 @@ pub struct Ending {
     /// The earliest time when the shim can know of the termination.
     pub known: Time,
     pub forced: bool,
-    /// True if the shim cannot know whether the caller forces the termination, because it only sees
-    /// a preStop handler, which looks the same with any grace period.
+    /// True if the shim cannot know how much time the caller gives. The shim sees only a preStop
+    /// handler, which looks the same with any grace period.
     pub is_vague: bool,
     /// True if the stop of a single container was still under way when the termination began. The
     /// deadline of that stop counts for the termination as well.
@@ -50,8 +50,8 @@ struct Begun<'a, 'r> {
 
 impl<'a, 'r> Begun<'a, 'r> {
     fn of(run: &'r Run<'a>, sandbox: usize) -> Option<Begun<'a, 'r>> {
-        // An earlier termination that the shim decided or inferred is over if a new run followed it
-        // before the first request of this termination.
+        // An earlier termination does not count if the pod started a new run before the first
+        // request of this termination.
         let mut asks = run.log.asks.iter();
         let first = asks.find(|ask| ask.end && run.tells(ask) && run.ask_sandbox(ask) == sandbox);
         let is_last = |taken: &&Taken| {
@@ -127,8 +127,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             Some(at) => at.after(own),
             None => Time::default().after(Duration::MAX),
         };
-        // Requests for guests and native containers are delivered at once, and do not change the
-        // deadline.
+        // usher does not stop native containers, nor containers outside the pod's plan. Requests
+        // for them set the deadline only if there are no other requests.
         let has_ours = self.asks.iter().any(|ask| self.run.is_of_ours(ask));
         let asks = self.asks.iter().filter(|ask| {
             let tells = self.run.is_of_ours(ask) || !has_ours;
@@ -138,8 +138,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(by_shim, Time::min)
     }
 
-    /// True if the caller repeats the preStop handler of this request before the termination is
-    /// known. Then the time counts from the repetition.
+    /// True if the caller runs the preStop handler of this request again before the shim knows of
+    /// the termination. The deadline then counts from the later run of the handler.
     fn is_begun_again(&self, ask: &Ask) -> bool {
         let inferred = self.inferred.map(|taken| taken.at);
         let known = self.by_shim.into_iter().chain(inferred).min();
@@ -163,8 +163,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         taken.chain(first).min().unwrap_or((self.from, usize::MAX))
     }
 
-    /// Stops of single containers that were still under way when the termination began. A container
-    /// that was asked to stop before and had not exited is part of the termination.
+    /// Requests to stop single containers that were still open when the termination began: the
+    /// grace period was not over, and the caller saw the container as RUNNING. The termination
+    /// includes these containers.
     fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -191,8 +192,9 @@ impl<'a, 'r> Begun<'a, 'r> {
     }
 
     /// The time when the shim could know of the termination. The shim knows at once of a
-    /// termination that it decides. It knows of a caller's termination at the second request, at
-    /// the end of the window, or when it inferred the termination earlier.
+    /// termination that it decides, and of the sandbox's death. To know of a caller's termination,
+    /// the shim waits for a stop request for a second container, at most until the termination
+    /// window is over. If the shim inferred the termination earlier, that time counts.
     fn known(&self) -> Time {
         let first = self.asks.first();
         let second = first.and_then(|first| self.asks.iter().find(|ask| ask.id != first.id));
@@ -205,8 +207,8 @@ impl<'a, 'r> Begun<'a, 'r> {
 
     /// True if the caller leaves the containers no time to exit.
     fn is_forced(&self) -> bool {
-        // If the shim has decided the termination before any stop request came, the grace periods of
-        // the requests do not matter.
+        // If the shim has decided the termination before any stop request came, the grace periods
+        // of the requests do not matter.
         let inferred = self.inferred.map(|taken| taken.at);
         let is_decided = self
             .by_shim
@@ -216,10 +218,11 @@ impl<'a, 'r> Begun<'a, 'r> {
         is_asked && !is_decided && !self.was_given_time()
     }
 
-    /// True if a stop request that gave more than two seconds is still open at the first sign of
-    /// the termination.
+    /// True if a stop request that gave more than two seconds is still open when the shim infers
+    /// the termination, or at the first sign of the termination if the shim does not infer it.
     fn was_given_time(&self) -> bool {
-        let (at, after) = self.first_sign();
+        let inferred = self.inferred.map(|taken| (taken.at, taken.after));
+        let (at, after) = inferred.unwrap_or_else(|| self.first_sign());
         let run = self.run;
         run.log.asks.iter().any(|ask| {
             let mut traces = run.traces.iter().filter(|trace| trace.id == ask.id);
@@ -257,8 +260,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// True if any request to stop the whole pod gave less time than `least`. Requests for guests
-    /// and native containers do not count.
+    /// True if any request to stop the whole pod gave less time than `least`. Requests for native
+    /// containers and for containers outside the pod's plan do not count.
     pub fn is_given_less(&self, ending: &Ending, least: Duration) -> bool {
         self.log.asks.iter().any(|ask| {
             let is_of_it = ask.end && !ask.is_kill && self.ask_sandbox(ask) == ending.sandbox;
@@ -281,9 +284,8 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // The loop runs backwards, because the kind of a request depends on later requests. A
-        // request that closed before a later stop of a single container stopped a single container,
-        // too.
+        // `own` marks the requests that stop a single container. A mark may follow from the mark of
+        // a later request, so the loop runs backwards.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -310,23 +312,26 @@ impl<'a> Run<'a> {
         asks.split_off(first.unwrap_or(asks.len()))
     }
 
-    /// True if a request counts for a termination that the shim knew of at `at`. Its container must
-    /// belong to the terminated run, and must have a process. A container without a process
-    /// suffices if the caller still sees it as RUNNING and the request came at `at` or later,
-    /// because such a request shows the caller's grace period.
+    /// True if a stop request belongs to a termination that the shim knew of at the time `at`. The
+    /// request's container must belong to the terminated run, and must meet one of these
+    /// conditions:
+    ///
+    /// - The container has a process at `at`, or at the time of the request if that is later.
+    /// - The request comes at `at` or later, and the caller then sees the container as RUNNING.
+    ///   Even if the container has no process, the shim learns the grace period from the request.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(trace) = self.whose(ask) else {
             return false;
         };
         let is_of_it = match decided {
-            // Even a defer container that was created at the same time is part of the termination,
-            // because its turn may still come.
+            // A defer container is part of the termination even if it was created at the moment of
+            // the decision, because its turn may still come.
             Some(_) if trace.part().is_defer() => trace.created <= at,
             Some(taken) => trace.created_after < taken.after,
             None => trace.created <= at,
         };
         let tells = ask.at >= at && trace.reads_running(ask.at);
-        is_of_it && (trace.is_alive(ask.at) || tells)
+        is_of_it && (trace.is_alive(ask.at.max(at)) || tells)
     }
 
     /// The time when the sandbox died without a stop request.
@@ -357,8 +362,8 @@ impl<'a> Run<'a> {
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,
-            // A caller's SIGKILL shows no grace period. A sidecar still gets 2 s between its stop
-            // signal and SIGKILL.
+            // In a forced termination, the caller leaves no time to exit. A sidecar still gets 2 s
+            // between its stop signal and SIGKILL.
             _ if ending.forced => secs(2),
             GracePolicy::Reserve if ending.grace < secs(6) => Duration::ZERO,
             _ => self.withheld(),

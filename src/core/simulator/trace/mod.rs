@@ -35,12 +35,13 @@ pub struct Taken {
     pub after: usize,
     pub sandbox: usize,
     pub because: Cause,
-    /// The time when the core took back the termination, because the inference was wrong.
+    /// The time when the core took the termination back, because the inference from stop requests
+    /// was wrong.
     pub disproved: Option<Time>,
-    /// The time when the termination was over and the pod started over in the same sandbox.
+    /// The time when a new run of the pod began in the same sandbox after the termination.
     pub followed: Option<Time>,
-    /// True if the pod then started from the beginning, as in a new sandbox. Otherwise containers
-    /// that were done stayed done.
+    /// True if the new run started from scratch, as in a new sandbox. If false, init containers
+    /// that had finished in the previous run did not have to run again.
     pub is_followed_from_the_start: bool,
 }
 

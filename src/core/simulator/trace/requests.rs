@@ -34,8 +34,8 @@ impl<'a> Run<'a> {
     }
 
     /// The end of the grace period that a request gives. If a preStop handler comes first, the
-    /// grace period starts with the handler. The shim does not see that a deletion gives more time
-    /// than the pod's own grace period.
+    /// grace period starts with the handler. A deletion may give more time than the pod's own grace
+    /// period. The shim cannot see the additional time, so it does not count here.
     fn deadline(&self, ask: &Ask) -> Time {
         let asks = self.log.asks.iter();
         let so_far = asks.filter(|other| other.id == ask.id && other.at <= ask.at);
@@ -79,7 +79,8 @@ impl<'a> Run<'a> {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
-    /// True if the request may prove a termination, which a request for a guest never does.
+    /// True if the request may prove a termination. A request for a container that usher leaves
+    /// alone never does.
     pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
@@ -94,9 +95,11 @@ impl<'a> Run<'a> {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// True if a request is closed or delivered by the time `next`, after the first `after`
-    /// observations. A request is open until its container has exited or its deadline has passed. A
-    /// single request is delivered when no second request can come any more.
+    /// True if a request is closed or delivered by the time `next`. A request is closed when its
+    /// container has exited or its deadline has passed. A single request is delivered when no
+    /// second request can come any more.
+    ///
+    /// An exit at the time `next` counts only if it is among the first `after` observations.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(trace) = self.whose(ask) else {
             return true;
@@ -112,10 +115,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when a single request is delivered because no second request has come. `None` for a
-    /// request for an app. Also `None` if the caller sees no app as RUNNING at that time, because
-    /// the request then means the end of the pod. If the shim took a preStop handler for the
-    /// postStart handler, the time when the handler ends.
+    /// The time when the shim delivers a single request because no second request has come. If the
+    /// container exits sooner, the time of its exit.
+    ///
+    /// If the shim took a preStop handler for a postStart handler, the end of the handler.
+    /// Otherwise `None` in two cases:
+    ///
+    /// - The request is for an app.
+    /// - The caller sees no app as RUNNING at that time. The request then means the end of the pod.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let trace = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
@@ -148,10 +155,21 @@ impl<'a> Run<'a> {
         is_taken.then(|| ask.at.after(ms(takes).min(ask.grace)))
     }
 
-    /// True if two requests do not belong to the same termination. If the first container still
-    /// runs at the second request, the deadlines of the two requests differ. (Kubelet counts whole
-    /// seconds, and gives two if nothing is left.) If the first container has exited by then, the
-    /// second request came after the termination window, or the exit came before any signal.
+    /// True if two stop requests do not belong to the same termination.
+    ///
+    /// If the first container still runs at the second request, any of these is enough:
+    ///
+    /// - The first request asked for the preStop handler.
+    /// - The first request is closed.
+    /// - The deadlines differ by more than kubelet's rounding. Kubelet counts whole seconds, and
+    ///   gives two seconds if nothing is left.
+    ///
+    /// If the first container has exited before the second request, any of these is enough:
+    ///
+    /// - The second request came after the termination window.
+    /// - The first container exited before it got any signal.
+    /// - A person runs the pod.
+    /// - The pod has neither defer containers nor termination hooks.
     pub(super) fn is_alone(&self, first: &Ask, second: &Ask) -> bool {
         let (one, other) = (self.deadline(first), self.deadline(second));
         // Kubelet stops a native sidecar when the grace period of all other containers is over.
@@ -165,8 +183,9 @@ impl<'a> Run<'a> {
         match ended {
             Some(trace) => {
                 let is_later = second.at.since(first.at) > WINDOW;
-                // The shim delivers a single request for an app at once, but after the termination
-                // window if the pod has a defer container or a hook.
+                // The shim delivers a single request for an app at once if the pod has no defer
+                // container and no termination hook. Otherwise the shim waits for the termination
+                // window.
                 let at_once = !self.case.has_an_ending();
                 self.case.by_hand || is_later || at_once || trace.ended_by_itself()
             }
@@ -174,8 +193,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True if a container got its signal because its request had been delayed as long as allowed
-    /// and the shim had seen no second request.
+    /// True if a container got its signal at `told` because the longest delay of its stop request
+    /// was over and no other container had been asked to stop.
     pub fn is_told_alone(&self, asked: &ContainerTrace<'_>, told: Time) -> bool {
         let mut asks = self.log.asks.iter();
         let Some(own) = asks.find(|ask| ask.id == asked.id && !ask.is_kill) else {
@@ -203,9 +222,9 @@ impl<'a> Run<'a> {
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// The time until which the shim may delay a single request, because a second request may come.
-    /// In a termination, another container gets its request by this time. If none has come, only
-    /// the one container is being stopped.
+    /// The time until which the shim may delay a single stop request. In a termination, another
+    /// container is asked to stop by this time. If none is, the caller stops only the container of
+    /// the single request.
     pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if trace.part() == Part::App {
@@ -213,7 +232,8 @@ impl<'a> Run<'a> {
         }
         let others = self.of(trace.sandbox).filter(|other| other.id != trace.id);
         let silent = others.filter_map(|other| Some((other, self.silence_shows_at(ask, other)?)));
-        // If another container exits before that time, the lack of a request for it proves nothing.
+        // Another container may exit before kubelet would ask it to stop. The lack of a request for
+        // that container proves nothing.
         let (lasting, gone): (Vec<_>, Vec<_>) =
             silent.partition(|(other, at)| other.reads_running(*at));
         let shown = lasting.into_iter().map(|(_, at)| at).min();

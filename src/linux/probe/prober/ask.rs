@@ -37,8 +37,8 @@ const KILL: i32 = 9;
 /// True once the shim has logged that probers cannot give up all privileges.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// Has a prober ask the question in the container's network namespace. The attempt ends within
-/// `limit`; then the shim kills the prober.
+/// Starts a prober in the container's network namespace, and waits for its answer to `question`.
+/// After the answer, or after `limit` at the latest, the shim kills the prober.
 ///
 /// # Errors
 ///

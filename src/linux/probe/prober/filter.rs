@@ -14,7 +14,7 @@ use seccompiler::{
 
 /// System calls that are allowed with any arguments.
 const ALLOWED: &[libc::c_long] = &[
-    // For connections.
+    // TCP connections need these calls.
     libc::SYS_connect,
     libc::SYS_getsockopt,
     libc::SYS_getsockname,
@@ -41,14 +41,16 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_restart_syscall,
-    // For memory. `program` adds `mmap` and `mprotect`, with conditions.
+    // These calls manage memory. The function `program` adds `mmap` and `mprotect`, with
+    // conditions.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
     // For the random keys of TLS and of hash maps.
     libc::SYS_getrandom,
-    // For exit and abort. The C library also asks for process ids and for the number of processors.
+    // Exit and abort need these calls. The C library also asks for process ids and for the number
+    // of processors.
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_tgkill,

@@ -25,8 +25,8 @@ use usher_core::text::SAID_CHARS;
 use super::confine::confine;
 use super::{MAX_QUESTION, Order, Question, Verdict, filter};
 
-/// An order that is missing, or whose verdict does not reach the shim. Without a verdict, the shim
-/// counts the attempt as failed.
+/// The failure of a prober: it cannot read the shim's order, or cannot send its verdict to the
+/// shim. Without a verdict, the shim counts the attempt as failed.
 #[derive(Debug, Error)]
 pub enum OrderError {
     #[error("standard input has no order ({0}); probers are started by usher's shim")]
@@ -96,7 +96,8 @@ fn prepare(
     };
     let network = Network::Own(is_asked_for.then(address::global).flatten());
     let mut kept = confine();
-    // This comes after the change of user and group, because that change would reset the signal.
+    // Set the parent-death signal after `confine`, which changes the user and group: with that
+    // change the kernel resets the signal.
     let dies_with = set_pdeathsig(Signal::SIGKILL);
     kept.extend(
         dies_with

@@ -72,7 +72,7 @@ impl Entrance {
         Some((client, theirs))
     }
 
-    /// Spends twice the CPU time that read-only clients may use at once.
+    /// Charges read-only clients twice the CPU time that they may use without a pause.
     async fn spend(&mut self) {
         self.clients.meter.begin_work();
         self.clock.spend(Duration::from_millis(100));
@@ -80,7 +80,7 @@ impl Entrance {
     }
 }
 
-/// True if the other end of the connection reads the end of the file.
+/// True if the client finds its connection closed: a read returns no bytes.
 async fn is_over(theirs: &mut UnixStream) -> bool {
     let within = Duration::from_millis(1);
     let read = tokio::time::timeout(within, theirs.read(&mut [0; 8])).await;

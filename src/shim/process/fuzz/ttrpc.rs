@@ -38,13 +38,13 @@ const FRAME: usize = 4 << 20;
 
 /// Memory in bytes that a connection may take, whatever the size of the input.
 const ANYWAY: usize = 2 * FRAME + cost::RESERVED_FOR_A_MESSAGE;
-/// Memory in bytes that a connection may take for each byte of input, in addition.
+/// Memory in bytes that a connection may take for each byte of input. It is added to [`ANYWAY`].
 const EACH: usize = 2048;
 
 /// CPU time that a connection may take, whatever the size of the input.
 const TIME_ANYWAY: Duration = Duration::from_micros(200);
-/// CPU time that a connection may take for each byte of input, in addition. The shortest call has
-/// only the header of ten bytes, so each call may take at least ten times this time.
+/// CPU time that a connection may take for each byte of input. It is added to [`TIME_ANYWAY`]. Each
+/// call has a header of ten bytes, so each call may take at least ten times this time.
 const TIME_EACH: Duration = Duration::from_micros(1);
 
 /// Time limit for an answer, generous even for a busy machine.

@@ -215,8 +215,8 @@ async fn update(pod: &Pod, mebibytes: u64) -> Result<(), CallError> {
     updated.await
 }
 
-/// Starts a pod of one app of 100 MiB, whose cgroup has the size of the current phase. Checks the
-/// pod's memory limit.
+/// Starts a pod with one app of 100 MiB. The annotation `usher/cgroup-sizing` gives the pod's
+/// cgroup the size that the pod's current phase needs. Checks the pod's memory limit.
 async fn sized(node: &SimNode, pod: &Pod) {
     size(node, pod).await;
     assert_eq!(memory(node), 100);
