@@ -126,8 +126,8 @@ fn doc_comments_follow_the_rules_of_the_language() {
     assert!(count == 0, "{count} problems:\n{}", problems.join("\n"));
 }
 
-/// `scripts/test` runs the examples of usher-core only. For other crates, cargo would compile their
-/// dependencies once more, which takes longer than all other examples.
+/// `scripts/test` runs the examples of usher-core only. To run the examples of other crates, cargo
+/// would compile their dependencies once more. This takes longer than the examples of usher-core.
 #[test]
 fn only_the_core_has_examples() {
     let mut files = rust_files(&root().join("src"));

@@ -92,8 +92,8 @@ pub fn defers_run_when_a_stateful_set_is_scaled_down(case: &Case) {
 /// The use case "Statefulset Upgrading" of the proposal: the pods are replaced "one after the
 /// other", and the defers of each pod run.
 pub fn defers_run_when_a_stateful_set_is_updated(case: &Case) {
-    // All pods of the set write to one directory. So the witness of each container records under a
-    // name that contains the name of the pod.
+    // All pods of the set record their events in one directory. So each container records its
+    // events under a name that contains the name of the pod.
     let of_pod = |name: &str, options: &[&str]| {
         let own_name = format!("$(POD).{name}");
         let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });

@@ -43,8 +43,9 @@ fn pod(of_sidecar: u64, app: &str) -> Pod {
 
 /// The distinct OOM scores of all processes of a container.
 fn scores(case: &Case, container: &str) -> BTreeSet<i64> {
-    // The shim sets the score of an exec only when the OCI runtime has exited, so the script waits.
-    // It ignores errors, because processes may exit while their scores are read.
+    // The script itself runs in an exec. The shim sets the OOM score of an exec's process only
+    // after the OCI runtime has exited, so the script waits. The script ignores errors, because
+    // processes may exit while their scores are read.
     let text = "sleep 3; cat /proc/[0-9]*/oom_score_adj 2>/dev/null; true";
     let container = format!("--container={container}");
     let said = case.kubectl(&["exec", "pod", &container, "--", "sh", "-c", text]);

@@ -44,7 +44,7 @@ fn both<T: Debug + PartialEq>(scenario: impl Fn(&Containerd, &str) -> T) -> T {
         });
         scenario(&host, REFERENCE)
     };
-    // A scenario may panic if the reference loses output.
+    // The reference sometimes loses output, and the scenario then panics. So repeat the scenario.
     for _ in 1..REFERENCE_TRIES {
         if catch_unwind(AssertUnwindSafe(show_reference)).is_ok_and(|seen| seen == ours) {
             return ours;

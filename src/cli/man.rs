@@ -18,7 +18,7 @@ use super::pages::Topic;
 /// annotations; `usher man --directory /usr/local/share/man` installs all pages.
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The page of a command, or `annotations`, or `config` [default: usher itself]
+    /// A command, `annotations` or `config` [default: usher itself]
     #[arg(conflicts_with = "directory")]
     topic: Option<String>,
     /// Writes all pages to the sections' directories (man1 and others) below this one

@@ -305,7 +305,8 @@ impl Reaper {
         }
     }
 
-    /// True if a process is a child of the shim, or its exit is kept for a claim.
+    /// True if a process is a child of the shim, or if its exit status is stored because a command
+    /// may still claim the process.
     pub fn may_claim(&self, pid: i32) -> bool {
         let table = self.lock();
         is_child(pid)

@@ -100,8 +100,8 @@ impl Container for Handle {
         let mut runtime = self.runtime.under(token);
         runtime.within(limits::of_create(options.call_timeout));
         if let Some(sandbox) = &self.shares {
-            // `share` checks that the sources of the container's mounts exist. A disk may stall
-            // this check, so `share` runs on a separate thread.
+            // `share` checks that the sources of some bind mounts exist. A disk may stall this
+            // check, so `share` runs on a separate thread.
             let (bundle, files) = (self.bundle.clone(), sandbox.files.clone());
             let shared = self
                 .reaper
@@ -324,8 +324,8 @@ impl OciContainer {
         Ok(child)
     }
 
-    /// Completes a container that was restarted in place, before its release: checks its
-    /// namespaces, and sets up its streams and resources.
+    /// Completes a container that was restarted in place and does not run its program yet. Checks
+    /// the container's namespaces, and sets up its streams and resources.
     async fn complete(
         &self,
         runtime: &OciRuntime,

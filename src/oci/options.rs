@@ -388,9 +388,9 @@ mod tests {
         let is_configured = |any: &Any| are_configured(any, &from_any(Some(any)).unwrap());
         assert!(!is_configured(&sent(|_| {})));
         assert!(is_configured(&sent(|options| options.set_io_uid(7))));
-        // Without options in its configuration, containerd sends only the address of the Task API.
-        // So a message without the address comes from the configuration, even if the message is
-        // empty.
+        // If its configuration has no options, containerd sends a message with the address of the
+        // Task API and nothing else. So a message without this address has the options of the
+        // configuration, even if the message is empty.
         assert!(is_configured(&any(RUNC, Vec::new())));
         assert!(!is_configured(&any(GENERIC, Vec::new())));
         assert!(is_configured(&wrapped(3, "SystemdCgroup = false\n")));

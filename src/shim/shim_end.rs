@@ -45,7 +45,7 @@ pub(crate) struct ShimEnd {
     /// Tasks whose Create is expected, and the exited sandbox whose ShutdownSandbox is expected.
     /// The value is the time at which the shim stops expecting the call.
     announced: BTreeMap<ContainerId, Instant>,
-    /// Time of the next check if the shim can end. Used only while `is_due` is true.
+    /// Time at which the shim checks again whether it can end. Used only while `is_due` is true.
     look_again: Option<Instant>,
     /// Returns true while the containerd that started this shim runs. `None` if the shim does not
     /// check this.
@@ -158,8 +158,9 @@ impl ShimEnd {
 
     /// Handles a Shutdown, which containerd sends after the deletion or failed creation of task
     /// `id`. The shim no longer expects a call for this task. The shim ends now if it has no task
-    /// and expects no call for another task. Otherwise, it remembers the request if no caller knows
-    /// of a task (`is_due`), and ignores the request if a caller does.
+    /// and expects no call for another task. Otherwise, if no caller knows of a task (`is_due`),
+    /// the shim remembers the request and ends later. If a caller knows of a task, the shim ignores
+    /// the request.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;

@@ -54,7 +54,8 @@ pub(super) const CRI_2: &str = "io.containerd.grpc.v1.cri";
 /// The plugin's name in layout 1.
 const CRI_1: &str = "cri";
 
-/// The plugin whose table has the runtimes, in a configuration whose layout has this number.
+/// Returns the name of the plugin whose table lists the runtimes, in a configuration with layout
+/// `version`.
 pub(super) fn cri_of_layout(version: i64) -> &'static str {
     match version {
         ..=1 => CRI_1,

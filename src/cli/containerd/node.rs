@@ -30,8 +30,8 @@ pub(crate) struct Node {
     pub(crate) program: Result<PathBuf, NoContainerd>,
     pub(crate) version: Option<Version>,
     pub(crate) config: PathBuf,
-    /// True if containerd cannot start because its configuration file is missing. Only the default
-    /// file may be missing.
+    /// True if the configuration file is missing and is not the default one. containerd does not
+    /// start without such a file.
     pub(crate) lacks_config: bool,
     /// The distribution to which the configuration file belongs.
     pub(crate) flavor: Flavor,

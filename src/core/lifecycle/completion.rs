@@ -29,7 +29,7 @@ use super::time::Time;
 pub const LAST_APP_AFTER: Duration = Duration::from_secs(30);
 
 /// Longest wait for a defer container that the annotations list, counted from the last Create of a
-/// new name.
+/// container whose name is new in this run.
 const DEFERS_COME_WITHIN: Duration = Duration::from_secs(30);
 
 /// Longest wait for defer containers that the annotations list, counted from the failure or the

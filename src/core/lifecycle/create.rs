@@ -172,8 +172,8 @@ impl Pod {
     /// in its run, moves to the next run, or is ended at once. Without a termination, the container
     /// always stays in its run ([`Arrival::InTime`]).
     fn arrival(&self, container: &Container) -> Arrival {
-        // A defer container stays in its run, because its turn may still come. If the turn is over,
-        // the rule `defer_is_skipped` ends the container.
+        // A defer container is not late, because its turn in the termination may still come. If
+        // the turn is over, the rule `defer_is_skipped` ends the container after its Start.
         let is_late = container.kind == ContainerKind::Workload
             && container.defer_turn().is_none()
             && !container.is_of_next_run;
@@ -251,9 +251,8 @@ impl Pod {
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
             let (is_started, heir) = (heir.is_started_sidecar(), heir.number);
             self.history.inherit(name, number, heir);
-            // The history records a startup only for the last container created under a name. So a
-            // startup of `heir` was not recorded while the removed container existed. It is
-            // recorded now.
+            // The history ignores the startup of a container if a newer container has the same
+            // name. The newer one is now removed, so an earlier startup of `heir` is recorded here.
             if is_started {
                 self.history.record_start(name, heir);
             }

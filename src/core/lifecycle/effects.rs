@@ -283,9 +283,9 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Handles the first SIGKILL of the caller that the rules have not handled yet. If `then` is a
-    /// decision, the shim carries it out instead of sending SIGKILL, and answers the Kill.
-    /// Otherwise SIGKILL is passed on, and the driver answers the Kill with the outcome. If
+    /// Handles the caller's oldest unhandled SIGKILL. If `then` is a decision, the shim carries out
+    /// this decision instead of sending SIGKILL, and the Kill succeeds. If `then` is `None`, the
+    /// shim delivers SIGKILL, and answers the Kill with the outcome of the delivery. If
     /// `ends_grace`, the termination's grace period ends now. If `ends_defers`, no other defer
     /// container begins.
     fn handle_kill_request(&mut self, then: Option<Decision>, ends_grace: bool, ends_defers: bool) {

@@ -30,7 +30,7 @@ const ATTEMPT_LAG: Duration = Duration::from_secs(4);
 pub(super) struct Extension {
     /// Time granted so far, measured from the end of the grace period.
     granted: Duration,
-    /// Number of intervals granted, to all defer containers together.
+    /// Total number of intervals granted to the defer containers of the termination.
     times: u32,
     /// The attempt of the liveness probe that is under way: the number of the probed execution, and
     /// the time when the attempt began.

@@ -24,8 +24,8 @@ pub enum Missing {
     Ended(u32),
     /// The program does not run: it waits to be executed, or has exited. The summary says which.
     NotExecuted(StateSummary),
-    /// The program of a sidecar runs, but its startup probe or its postStart handler has not
-    /// succeeded yet.
+    /// The program of a sidecar runs, but its startup probe or postStart handler has not succeeded
+    /// yet, or such a handler may still come.
     NotStarted,
     /// The program runs, and has not exited with 0 yet.
     NotDone,

@@ -186,8 +186,8 @@ pub struct Pod {
     /// The time since which the run is late: all known apps are done, but more may be created. Set
     /// once the shim has warned of it on the containers' stderr.
     late_said: Option<Time>,
-    /// Time when the run ended. `None` until the log has named the containers that keep the pod
-    /// alive after this time.
+    /// Time when the run ended, set once the shim has logged which containers still keep the pod
+    /// alive. `None` before that.
     kept_said: Option<Time>,
     #[serde(skip)]
     suspended_rules: SuspendedRules,

@@ -95,10 +95,10 @@ impl Pod {
         policy.ready_when.is_some() && exit.is_some_and(|exit| !self.comes_again(name, exit))
     }
 
-    /// The run of a container that is created during or after a termination for
-    /// [`Cause::Completed`]. Apps, and containers that the caller alone starts and stops, belong to
-    /// the next run. So do all containers if the caller restarts the whole pod. All others belong
-    /// to the run that is complete.
+    /// Returns the run of a container that is created during or after a termination for
+    /// [`Cause::Completed`]. If the caller restarts the whole pod, every container belongs to the
+    /// next run. Otherwise only two kinds of containers belong to the next run: apps, and
+    /// containers that the caller alone starts and stops. All others belong to the current run.
     fn run_after_completion(
         &self,
         name: &str,
@@ -209,14 +209,16 @@ impl Pod {
 
 impl Container {
     /// Classifies the container's exit before the exit is recorded. The shim needs the classes to
-    /// detect a restart of the whole pod, for which kubelet gives each container 2 s at most.
+    /// detect a restart of the whole pod, for which kubelet gives each container 2 s at most. The
+    /// first class that fits counts, also for the sandbox:
     ///
-    /// - `StoppedShortly`: the container got a stop request with 2 s at most. Or the container got
-    ///   no request, and the `termination` that stopped it was inferred from such requests.
-    /// - `Stopped`: the container got any other stop request, was stopped without a request, or is
-    ///   the sandbox.
-    /// - `Itself`: the container got no stop request. The shim did not stop the container, or only
-    ///   for a failed probe or postStart handler.
+    /// - `StoppedShortly`: the caller's stop signal left 2 s at most and followed no preStop
+    ///   handler. Or the container got no request, but the shim stopped it, and `termination` was
+    ///   inferred from requests that were SIGKILL or left 2 s at most.
+    /// - `Stopped`: the container got any other request, for example SIGKILL alone. Or it was
+    ///   stopped without a request, but not for a failed probe or postStart handler. Or it is the
+    ///   sandbox.
+    /// - `Itself`: any other exit, also after a stop for a failed probe or postStart handler.
     pub(super) fn exit_reason(&self, termination: Option<&Termination>) -> ExitReason {
         let stop = self.state.stop();
         // The termination was inferred from stop requests that left 2 s at most, so this container

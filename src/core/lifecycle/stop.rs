@@ -336,9 +336,10 @@ impl Subject<'_> {
 }
 
 impl Pod {
-    /// The decision to report an exit that was hidden from the caller, because the container was to
-    /// be restarted in place or its success was withheld. Used when the container is stopped or
-    /// killed, when a restart is of no use, or when the exit was withheld long enough.
+    /// The decision to report an exit that the shim has hidden from the caller. The shim hides an
+    /// exit before a restart in place, or because the caller would misinterpret the success. The
+    /// decision is used when the container is stopped or killed, when a restart is of no use, or
+    /// when the exit was withheld long enough.
     pub(super) fn report_of_hidden_exit(&self, container: &Container) -> Decision {
         let last = container.state.last_status();
         // If the success of an init container was withheld, the history already has the end of the

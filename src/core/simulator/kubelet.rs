@@ -121,7 +121,7 @@ enum Worker {
     Idle,
     StartsSandbox,
     Starts(usize, Time),
-    /// The pull of a container's image, until this time.
+    /// The pull of a container's image, which ends at this time.
     Pulls(usize, Time),
     /// The wait for a postStart handler. `over` is `None` while the handler runs. Afterwards `over`
     /// is true if the handler has succeeded.

@@ -200,7 +200,7 @@ pub trait Node {
     /// Sets the behavior of containers with this id or name from now on.
     fn behave(&mut self, name: &str, script: Script);
 
-    /// Creates and starts the sandbox. From now on each Create has this timeout.
+    /// Creates and starts the sandbox. `call_timeout` is the timeout of all later Creates.
     fn open(&mut self, call_timeout: Duration);
 
     /// Removes the sandbox with everything in it. The next Create opens another sandbox, with a

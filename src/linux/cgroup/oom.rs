@@ -78,7 +78,8 @@ impl OomWatch {
             tell: Box::new(tell),
         });
         let notices = watch(&kills).inspect_err(|error| {
-            // No kill is lost: the shim also reads the counter when the container exits.
+            // The shim also reads the counter when the container exits, and so still finds most
+            // kills.
             tracing::warn!(%error, "cannot watch for OOM kills: they will be noticed at the exit");
         });
         Some(OomWatch {

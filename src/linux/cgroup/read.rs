@@ -60,8 +60,8 @@ pub(super) fn value(text: &str, wanted: &str) -> Option<u64> {
 /// A key in a statistics file, and a function that stores its number in a message.
 pub(super) type Setter<M> = (&'static str, fn(&mut M, u64));
 
-/// Stores the numbers in `text` in a message. `setters` has the keys, and a function for each key
-/// that stores its number.
+/// Parses the numbers in `text`, and stores them in the fields of `message`. `setters` pairs
+/// each key with the function that stores the key's number. Other keys are ignored.
 pub(super) fn set<M>(message: &mut M, text: &str, setters: &[Setter<M>]) {
     for (key, value) in keyed(text) {
         if let Some((_, set)) = setters.iter().find(|(name, _)| *name == key) {

@@ -66,9 +66,9 @@ impl Change {
 }
 
 /// Sets the score of all processes of a cgroup. A process may fork before the shim has set its
-/// score. So the shim looks at all processes again and again, until no process with the old score
-/// was found for some time. A notification of `superseded` means that another change follows. Then
-/// the shim does not wait for this time: a single pass without an old score is enough.
+/// score. So the shim looks at all processes again and again, until it has changed no score for
+/// some time. A notification of `superseded` means that another change follows. Then the shim does
+/// not wait for this time: a single pass without a change is enough.
 ///
 /// # Errors
 ///
@@ -174,8 +174,8 @@ pub fn own() -> i32 {
 
 /// Returns the OOM score to set instead of the configured score `instead_of`. With
 /// `CAP_SYS_RESOURCE` this is `wanted`. Without it, the kernel refuses a score below that of this
-/// process, and the OCI runtime would fail. Then a lower `wanted` is raised to the score of this
-/// process, or to `instead_of` if `instead_of` is lower.
+/// process, and the OCI runtime would fail. Then the result is `wanted`, but at least the lower of
+/// this process's score and `instead_of`.
 pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     match may_lower() {
         true => wanted,

@@ -46,8 +46,9 @@ impl Values {
         Values::in_directories_of(cgroup, Some)
     }
 
-    /// Values of a cgroup that is related to this one, such as its parent: `choose` returns the
-    /// related directory for each directory of this cgroup.
+    /// Values of a cgroup that is related to `cgroup`, such as its parent. In v1, `cgroup` has one
+    /// directory for each controller. For each directory of `cgroup`, `choose` returns the
+    /// directory of the related cgroup.
     pub(super) fn in_directories_of(
         cgroup: &Cgroup,
         choose: impl Fn(PathBuf) -> Option<PathBuf>,

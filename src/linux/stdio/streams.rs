@@ -187,8 +187,8 @@ async fn open_pipes(
             continue;
         }
         let (destination, keep) = open_output(stream, path, early, setting).await?;
-        // The loop ends with stderr, so the shim's messages go to stderr if the process has one,
-        // and otherwise to stdout.
+        // The loop handles stderr last, and then replaces the writer of stdout. So the shim's
+        // messages go to stderr if the process has one, and otherwise to stdout.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;

@@ -248,8 +248,8 @@ fn set(sysctls: &BTreeMap<String, String>) -> Result<(), MakerError> {
     Ok(())
 }
 
-/// Gives up all that the holder does not need, and becomes the holder. Returns only if that fails,
-/// with the error.
+/// Gives up the rights and files that the holder does not need, and replaces this process by the
+/// holder. Returns only if a step fails, with the error.
 fn hold() -> MakerError {
     let held = confine().and_then(|()| {
         // Call this function after `confine`, which changes the user. The kernel sends SIGIO with

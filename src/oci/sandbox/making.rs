@@ -1,4 +1,5 @@
-//! The part of the shim that starts the maker process and waits for it.
+//! The shim's side of making a sandbox: starts the [maker](super::maker), the process that makes
+//! the sandbox, and waits for this process.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;

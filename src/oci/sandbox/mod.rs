@@ -95,8 +95,8 @@ pub fn is_in(bundle: &Path) -> bool {
 }
 
 /// Removes the leftovers of sandbox `id` in `bundle`, and kills the processes in the cgroup that
-/// was made for the sandbox. Without such a cgroup there is nothing to kill, because the leash has
-/// ended the processes together with the shim.
+/// was made for the sandbox. If no cgroup was made, no process is left, because the kernel ends the
+/// sandbox's processes when the shim dies.
 pub async fn clear(bundle: &Path, id: &str) {
     let noted = beside(bundle, files::noted_cgroup).await;
     cleanup::kill_and_remove(&cleanup::of_container(noted.unwrap_or_default(), None, id)).await;
@@ -200,8 +200,8 @@ impl PodSandbox {
         })
     }
 
-    /// Describes the parts of the sandbox that the pod's containers share, for these containers and
-    /// for containerd.
+    /// Returns the parts of the sandbox that all containers of the pod share: namespaces, files and
+    /// the hostname. `holder` is the PID of the process that holds the namespaces.
     fn own(&self, holder: i32) -> OwnSandbox {
         let wanted = &self.wanted.namespaces;
         let made = [

@@ -87,7 +87,8 @@ impl Meter {
 
     /// Ready when work for a read-only client may begin. The caller then calls
     /// [`begin_work`](Meter::begin_work), which starts charging CPU time. After a wait,
-    /// `poll_ready` has already started charging, and the caller's `begin_work` changes nothing.
+    /// `poll_ready` itself has started charging. A `begin_work` that follows at once changes
+    /// nothing.
     /// `wait` keeps the timer between two polls.
     pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
         if wait.0.is_none() {

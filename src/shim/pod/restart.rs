@@ -61,9 +61,10 @@ impl Actor {
         }
     }
 
-    /// Handles the outcome of a creation for a restart in place. Gives the task its streams back.
-    /// If the creation has succeeded, executes the program of the next init process. Reports
-    /// success or failure to the core.
+    /// Handles the outcome of a creation for a restart in place. Gives the task its streams back,
+    /// unless the creation has panicked: the streams are then lost. If the creation has failed,
+    /// reports this to the core. Otherwise executes the program of the container's new init
+    /// process, and then reports to the core whether the execution has succeeded.
     fn finish_recreate(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
         let created = outcome.map_err(EngineError::from);
         let created = created.and_then(|(created, streams)| {

@@ -232,9 +232,10 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(end))
 }
 
-/// Removes the socket of a dead shim. Waits for a moment, because a shim that was just killed may
-/// still listen. Keeps the socket if a process goes on listening. Returns true if no process
-/// listens.
+/// Removes the socket of a dead shim, and a lock file that a killed process has left. Waits for a
+/// moment, because a shim that was just killed may still listen. Keeps the socket if a process goes
+/// on listening. Returns true if there is no socket any more. Returns false if a process listens,
+/// or if the lock cannot be taken or the socket cannot be removed.
 pub(super) fn remove_dead(path: &Path) -> bool {
     // A process that was killed while it held the lock has left the lock file, even if there is no
     // socket.

@@ -87,7 +87,7 @@ pub(super) enum ShimError {
 }
 
 impl ShimError {
-    /// Returns a function that adds the action to an error of the kernel, for `map_err`.
+    /// Returns a function for `map_err`, which adds the failed action to an error of the kernel.
     pub fn cannot<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> ShimError {
         move |error| ShimError::Call {
             action,

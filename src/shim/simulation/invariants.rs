@@ -289,7 +289,8 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
             // No death of a process is recorded for this exit event. Accept the event only if the
-            // container was executed. The shim may then have failed to create the container again.
+            // container's program once ran. In that case, a restart may have failed: the shim could
+            // not create the container again.
             let is_remade = executed.contains_key(id.as_str());
             broken(is_remade, || {
                 format!("{id} {exec_id} exits with {code} and has not died")

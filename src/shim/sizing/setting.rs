@@ -88,7 +88,7 @@ impl Setting {
         accounted: Option<u64>,
     ) -> Outcome {
         if let Lowering::UnderWay { .. } = self.lowering {
-            // The caller calls `settle` again when the lowering ends.
+            // The caller calls `settle` again when the memory limit is no longer being lowered.
             return Outcome::Done;
         }
         let has_failed = matches!(mem::take(&mut self.lowering), Lowering::Failed);

@@ -17,8 +17,8 @@ pub enum StateSummary {
     Held,
     /// The program runs, or is being executed.
     Running,
-    /// The program got its stop signal or SIGKILL, or the container is being ended without an
-    /// execution.
+    /// The program got its stop signal or SIGKILL, or the shim is ending a container whose program
+    /// was never executed.
     Stopping,
     /// The program has exited and will be restarted in place; the caller learns of neither.
     BackingOff,

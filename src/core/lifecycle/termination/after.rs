@@ -46,8 +46,8 @@ impl Pod {
         match is_anew {
             true => {
                 self.forget_last_run();
-                // Containers created during the termination belong to the next run, where all their
-                // names are new.
+                // In the next run every name is new. So the last Create was the last one with a new
+                // name.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),

@@ -84,8 +84,8 @@ enum Defers {
 /// The deadlines of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lifecycle) struct StepDeadlines {
-    /// Time of the stop signal for all containers of the step that have not got it, even if their
-    /// turn has not come. After it, no hook or defer container begins.
+    /// Time when all remaining containers of the step get their stop signal, even if their turn has
+    /// not come. From this time on, no hook or defer container begins.
     pub ask_all: Time,
     /// Time of SIGKILL for containers of the step that are still alive.
     pub kill: Time,

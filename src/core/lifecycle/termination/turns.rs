@@ -66,9 +66,10 @@ impl Subject<'_> {
         })
     }
 
-    /// The decision for a container that is still alive at the time `kill`: SIGKILL or, if it has
-    /// no running program, its end without a signal. `None` if SIGKILL was delivered, or is
-    /// scheduled for `kill` or earlier. Also `None` if the container is already ending.
+    /// The decision to end a container that is still alive at the time `kill`. A running program
+    /// gets SIGKILL. A container without a running program ends without a signal. `None` if SIGKILL
+    /// was delivered, or is scheduled for `kill` or earlier. Also `None` if the container is
+    /// already ending.
     pub(in crate::lifecycle) fn is_late(&self, kill: Time) -> Option<Due<Decision>> {
         let state = &self.container.state;
         let has_it_coming = match state.stop() {

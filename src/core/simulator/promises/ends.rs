@@ -200,10 +200,12 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
 /// The time by which a container has to exit, if kubelet has asked a container of the pod to stop a
 /// second time; otherwise `None`.
 ///
-/// The shim cannot see the second request. So the container has time until the latest of these:
+/// The shim cannot see the second request. So the container has time until one second after the
+/// latest of these:
 ///
-/// - the deadline of the container's last stop request that the shim saw,
-/// - the deadline of a termination that the shim has decided,
+/// - the time until which the caller of the last stop request that the shim saw waits,
+/// - the deadline of a termination that the shim has decided, plus the time that the grace policy
+///   adds,
 /// - the caller's SIGKILL.
 fn unseen_bound(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> Option<Time> {
     let mut traces = run.of(trace.sandbox);

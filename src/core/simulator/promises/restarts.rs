@@ -75,9 +75,10 @@ pub fn sidecars_are_restarted(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// Checks that a sidecar is restarted in this case: kubelet asks the sidecar to stop, the sidecar
-/// exits by itself, and then kubelet asks an app to stop. All this happens within the termination
-/// window, and both requests belong to the end of the pod.
+/// Checks that a sidecar is restarted in this case: kubelet ends the pod, and asks the sidecar to
+/// stop. The sidecar exits by itself, and then kubelet asks an app to stop. The second request
+/// comes within the termination window ([`WINDOW`]) after the first one. An app still runs
+/// afterward.
 pub fn sidecars_asked_first_are_restarted(run: &Run<'_>) -> Verdict {
     let signals = || {
         let asks = run.log.asks.iter();
@@ -226,7 +227,7 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
 ///
 /// If containerd dies during a Start that succeeds, the simulated kubelet creates a second
 /// container with this name. The real kubelet would first read the exit code of the first
-/// container. So a second container that never ran is ignored.
+/// container. So, in this case, a container that never ran does not count as the last one.
 fn has_succeeded(run: &Run<'_>, name: &str, at: Time) -> bool {
     let is_its = |trace: &&ContainerTrace<'_>| trace.member.name == name && trace.created < at;
     let all = || run.traces.iter().filter(is_its);

@@ -267,8 +267,9 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         taken.sandbox == before && is_shims
     });
     // A restart of the pod begins with a Create for the name of an exited container, while the
-    // caller sees no container of the pod's plan as RUNNING. The shim may not see Creates that are
-    // refused. So all Creates up to the first accepted one must be for names of exited containers.
+    // caller sees no container of the pod's plan as RUNNING. A refused Create possibly never
+    // reaches the shim, which then takes a later Create for the first one. So all Creates up to the
+    // first accepted one must be for names of exited containers.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)

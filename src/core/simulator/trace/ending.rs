@@ -163,9 +163,9 @@ impl<'a, 'r> Begun<'a, 'r> {
         taken.chain(first).min().unwrap_or((self.from, usize::MAX))
     }
 
-    /// Requests to stop single containers that were still open when the termination began: the
-    /// grace period was not over, and the caller saw the container as RUNNING. The termination
-    /// includes these containers.
+    /// Earlier stop requests for single containers that the termination includes. When the
+    /// termination began, the grace period of the request was not over, and the caller saw the
+    /// container as RUNNING.
     fn entangled(&self) -> impl Iterator<Item = &'r Ask> {
         let (at, after) = self.first_sign();
         let run = self.run;
@@ -219,7 +219,7 @@ impl<'a, 'r> Begun<'a, 'r> {
     }
 
     /// True if a stop request that gave more than two seconds is still open when the shim infers
-    /// the termination, or at the first sign of the termination if the shim does not infer it.
+    /// the termination. If the shim infers no termination, the first sign of it counts.
     fn was_given_time(&self) -> bool {
         let inferred = self.inferred.map(|taken| (taken.at, taken.after));
         let (at, after) = inferred.unwrap_or_else(|| self.first_sign());

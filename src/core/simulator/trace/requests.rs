@@ -79,8 +79,8 @@ impl<'a> Run<'a> {
         self.case.member(name_of(ask.id)).part.is_ours()
     }
 
-    /// True if the request may prove a termination. A request for a container that usher leaves
-    /// alone never does.
+    /// True if the request can show that the caller ends the whole pod. A request for a container
+    /// that usher leaves alone cannot show this.
     pub fn tells(&self, ask: &Ask) -> bool {
         self.case.member(name_of(ask.id)).part != Part::Guest
     }
