@@ -240,12 +240,12 @@ fn make_mistakes(node: &Node) {
         &[("usher/startup-timeout", "2min")],
         &["usher/startup-timeout", "2min"],
     );
-    let misspelt = [
+    let misspelled = [
         ("usher/sidecars", "proxi"),
         ("usher/apps", "app"),
         ("startup-probe.usher/proxy", TCP_PROBE),
     ];
-    node.assert_refused(&misspelt, &["startup-probe.usher/proxy"]);
+    node.assert_refused(&misspelled, &["startup-probe.usher/proxy"]);
     // The fourth mistake: a list names a container that does not exist.
     host.run(&ContainerSpec::witness_of(
         "lost",

@@ -38,9 +38,10 @@ pub(crate) struct ShimEnd {
     /// True if the shim ends as soon as it has handled the messages that are already in the
     /// mailbox. One of them, for example a Create, can still keep the shim alive.
     is_now: bool,
-    /// True if containerd has asked the shim to end while no caller knew of a task, or if the shim
-    /// has [postponed](ShimEnd::postpone) its end. In both cases, the shim ends as soon as it
-    /// expects no call (`announced`), and no creation is under way or being undone.
+    /// True if the shim ends as soon as it has no task and expects no call (`announced`). Becomes
+    /// true if containerd asks the shim to end while no caller knows of a task, but a creation is
+    /// under way or being undone. Also becomes true if the shim [postpones](ShimEnd::postpone) its
+    /// end.
     is_due: bool,
     /// Tasks whose Create is expected, and the exited sandbox whose ShutdownSandbox is expected.
     /// The value is the time at which the shim stops expecting the call.
@@ -85,18 +86,18 @@ impl ShimEnd {
         self.is_now
     }
 
-    /// Time at which the actor calls [`check_time`](ShimEnd::check_time) if the shim is empty.
-    /// `None` if no check is scheduled.
+    /// Time at which the actor calls [`check_time`](ShimEnd::check_time), provided that the shim
+    /// has no task. `None` if no check is scheduled.
     pub fn next_check(&self) -> Option<Instant> {
-        if self.is_due {
-            return self.look_again;
-        }
+        // A shim that was asked to end may have got a task since then. After the deletion of this
+        // task, containerd may have died, and then it does not ask again.
+        let again = self.look_again.filter(|_| self.is_due);
         let ends = self.empty_since.checked_add(self.ends_when_empty_for());
         let looks = self.starter_is_there.as_ref().and_then(|_| {
             let last = self.looked.max(self.empty_since);
             last.checked_add(LOOKS_FOR_STARTER_EVERY)
         });
-        ends.into_iter().chain(looks).min()
+        again.into_iter().chain(ends).chain(looks).min()
     }
 
     /// Restarts the idle time. Called when the actor's loop begins, and when it goes on because the
@@ -157,10 +158,10 @@ impl ShimEnd {
     }
 
     /// Handles a Shutdown, which containerd sends after the deletion or failed creation of task
-    /// `id`. The shim no longer expects a call for this task. The shim ends now if it has no task
-    /// and expects no call for another task. Otherwise, if no caller knows of a task (`is_due`),
-    /// the shim remembers the request and ends later. If a caller knows of a task, the shim ignores
-    /// the request.
+    /// `id`. The shim no longer expects a call for this task. It ends now if it has no task and
+    /// expects no call for another task. Otherwise `is_due` decides, which is true if no caller
+    /// knows of a task. If `is_due` is true, the shim remembers the request and ends later. If not,
+    /// the shim ignores the request.
     pub fn request(&mut self, id: &ContainerId, is_due: bool, is_empty: bool) {
         self.announced.remove(id);
         self.is_due = is_due;
@@ -173,7 +174,8 @@ impl ShimEnd {
         self.is_now |= self.is_due && self.check(is_empty);
     }
 
-    /// Decides again if the shim ends, after the last messages were handled. Returns true if so.
+    /// Checks again, after the last messages were handled, that the shim can end. Returns true if
+    /// the shim ends.
     pub fn confirm(&mut self, is_empty: bool) -> bool {
         self.is_now = self.check(is_empty);
         self.is_now
@@ -245,8 +247,8 @@ mod tests {
         assert_eq!(ends, (asked + ENDS_WHEN_EMPTY_FOR).as_secs());
     }
 
-    /// Returns the number of seconds after which a shim ends if its task never comes and the
-    /// process that started the shim dies after `dies` seconds.
+    /// Runs a shim whose task never comes. The process that started the shim dies after `dies`
+    /// seconds. Returns the number of seconds after which the shim ends.
     fn ends_after(dies: u64, announced: impl Fn(&mut Actor)) -> u64 {
         ends_after_this(|actor, pod| {
             let begun = Instant::now();
@@ -269,6 +271,21 @@ mod tests {
         assert_eq!(ends_after(12, for_one), 20);
         assert_eq!(ends_after(18, for_one), 20);
         assert_eq!(ends_after(1000, for_one), FIRST_CREATE_WITHIN.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shim_that_was_asked_to_end_during_a_creation_ends_when_the_task_is_gone() {
+        let mut end = ShimEnd::new();
+        end.request(&ContainerId::from("other"), true, false);
+        assert!(!end.is_now());
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        // containerd has died after it had deleted the task, so it does not ask again.
+        end.note_call(false);
+        let next = end.next_check().expect("no check is scheduled");
+        assert_eq!(next.duration_since(Instant::now()), ENDS_WHEN_EMPTY_FOR);
+        tokio::time::sleep_until(next).await;
+        end.check_time(true);
+        assert!(end.is_now());
     }
 
     #[test]

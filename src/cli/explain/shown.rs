@@ -55,8 +55,8 @@ fn an_explanation_fits_the_terminal() {
 #[test]
 fn a_name_without_a_container_is_a_warning_and_is_marked_in_the_plan() {
     let containers = "  - {name: proxi}\n  - {name: app}\n";
-    let misspelt = pod(", usher/post-exit: clean-up", "", containers);
-    let plan = text(&misspelt, None);
+    let misspelled = pod(", usher/post-exit: clean-up", "", containers);
+    let plan = text(&misspelled, None);
     for line in [
         "1      proxy (missing)",
         "after proxy (missing); it is held",

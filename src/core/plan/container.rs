@@ -93,8 +93,8 @@ impl ContainerPlan {
 }
 
 /// Refuses a setting that has no effect in the container's role. The error names the lists whose
-/// containers can have the setting. If one of these lists has a similar name, the error also says
-/// so, because one of the two names may be misspelled.
+/// containers can have the setting. If one of these lists contains a name similar to `name`, the
+/// error also says so, because one of the two names may be misspelled.
 pub(super) fn check_use(
     setting: ContainerSetting,
     name: &str,
@@ -115,7 +115,7 @@ pub(super) fn check_use(
     let near = listed.find(|(other, _, role)| is_of_use(setting, *role) && is_near(name, other));
     let near = near.map_or_else(String::new, |(other, list, _)| {
         let list = list.key();
-        format!("; {list} lists {other}: is one of the two misspelt?")
+        format!("; {list} lists {other}: is one of the two misspelled?")
     });
     let users = roles_with_use_for(setting).join(" or ");
     Err(entry.useless(Problem::new(format!(
@@ -123,7 +123,7 @@ pub(super) fn check_use(
     ))))
 }
 
-/// The words of the roles that a setting is for.
+/// The words for all roles in which a setting has an effect.
 pub(super) fn roles_with_use_for(setting: ContainerSetting) -> Vec<&'static str> {
     let all = Role::WORDS.iter();
     let users = all.filter(|(role, _)| is_of_use(setting, *role));

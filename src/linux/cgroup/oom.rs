@@ -39,8 +39,8 @@ const FIRST_LOOK_AFTER: Duration = Duration::from_millis(2);
 const LAST_LOOK_AFTER: Duration = Duration::from_secs(2);
 
 /// Time after a v2 notification in which the shim reads the counter several times, before it waits
-/// for the next notification. So a few reads cover many notifications. The notifications are many
-/// if a container fills its memory with files, because then other counters change all the time.
+/// for the next notification. So a few reads cover many notifications. A container that fills its
+/// memory with files causes many notifications, because it changes other counters all the time.
 const SETTLES_WITHIN: Duration = Duration::from_millis(50);
 
 /// Pause between two attempts to watch a cgroup. An attempt fails, for example, while no file
@@ -216,7 +216,7 @@ async fn follow_v1(kills: &Kills, notices: &AsyncFd<OwnedFd>) {
         sleep(delay).await;
         kills.look();
         while delay < LAST_LOOK_AFTER {
-            // After a further notification the delays begin anew.
+            // After another notification, start again with the shortest delay.
             match timeout(delay, taken(notices)).await {
                 Ok(_) => {
                     delay = FIRST_LOOK_AFTER;
@@ -257,12 +257,16 @@ async fn follow_v2(kills: &Kills, first: AsyncFd<OwnedFd>) {
     let mut next = Ok(first);
     loop {
         match next {
-            Ok(change) => match change.ready(Interest::PRIORITY).await {
-                // After these reads, `changes` opens and reads the file again, so the next wait
-                // ends only at a later change.
-                Ok(_) => kills.look_until_settled().await,
-                Err(_) => return,
-            },
+            Ok(change) => {
+                if change.ready(Interest::PRIORITY).await.is_err() {
+                    return;
+                }
+                // Close the file, so that further changes do not wake up the shim while it reads
+                // the counter. Then `changes` opens and reads the file again, so the next wait ends
+                // only at a later change.
+                drop(change);
+                kills.look_until_settled().await;
+            }
             Err(_) if !file.exists() => return,
             Err(_) => sleep(TRIES_AGAIN_AFTER).await,
         }

@@ -288,10 +288,10 @@ fn true_codes(account: &Account<'_>) -> Verdict {
         };
         let truth = truth.get(&(id.as_str(), exec_id.as_str())).copied();
         let Some(truth) = truth else {
-            // No death of a process is recorded for this exit event. Accept the event only if the
-            // container's program once ran. In that case, a restart may have failed: the shim could
-            // not create the container again.
-            let is_remade = executed.contains_key(id.as_str());
+            // No process has died for this exit event. Accept it only for a container whose
+            // program once ran, because the shim may have failed to create the container again for
+            // a restart.
+            let is_remade = exec_id.is_empty() && executed.contains_key(id.as_str());
             broken(is_remade, || {
                 format!("{id} {exec_id} exits with {code} and has not died")
             })?;
@@ -305,8 +305,9 @@ fn true_codes(account: &Account<'_>) -> Verdict {
             // The exit code of a container that was never executed only tells why it was not
             // executed.
             _ if !was_executed => matches!(code, 0 | 1 | 137 | 143),
-            // The next sandbox may need a container that the shim has stopped. The shim then
-            // reports 143 in place of 0, so that its caller creates the container there.
+            // The pod's next sandbox may need this container again. Under the restart policy
+            // `OnFailure`, the caller does not create a container there that has exited with 0. So
+            // the shim reports 143.
             Some(Part::App | Part::Guest | Part::NativeInit | Part::NativeSidecar) => {
                 truth == 0 && *code == 143
             }
@@ -325,12 +326,15 @@ fn true_codes(account: &Account<'_>) -> Verdict {
 
 /// Checks that the shim does not clean up an exited container at the moment at which the exit
 /// releases another container. The cleanup comes later, because the release must not wait for the
-/// cleanup. A container that is being deleted or restarted in place is an exception.
+/// cleanup.
 ///
-/// Sandboxes are not checked, because each sandbox is deleted as soon as its exit is reported.
-/// containerd deletes it, or the shim if there is no pause container. Containers that were never
-/// executed are not checked either: the decision to end such a container already releases the next
-/// one.
+/// Leaves out these containers:
+///
+/// - Containers that are being deleted or restarted in place.
+/// - Sandboxes. containerd, or the shim if there is no pause container, deletes each sandbox as
+///   soon as its exit is reported.
+/// - Containers that were never executed. The decision to end such a container already releases the
+///   next one.
 fn releases_come_first(account: &Account<'_>) -> Verdict {
     // For each exited container: the time of its exit, and the container that this exit released.
     let mut died: BTreeMap<&str, (Duration, Option<&str>)> = BTreeMap::new();
@@ -375,8 +379,8 @@ fn releases_come_first(account: &Account<'_>) -> Verdict {
                 let is_deleted = deletions
                     .filter(|called| called.call == "Delete")
                     .any(|called| called.at <= *at);
-                // If several containers exit at about the same time, the release follows the exit
-                // that the shim learns last.
+                // Check only if no other container has just exited. Otherwise, the release may be
+                // due to the other exit, which the shim learned of later.
                 let lately = at.saturating_sub(account.slow);
                 let alone = died.values().filter(|(died, _)| *died >= lately).count() == 1;
                 let own = died

@@ -108,11 +108,11 @@ fn a_name_that_a_list_misspells_is_named_with_that_list_in_plain_text() {
         refusal(&[&roles[..], &[(&key, PROBE)]].concat())
     };
     let expected = "startup-probe.usher/proxy: proxy is not in usher/sidecars, and its role is guest; expected a \
-        container whose role is sidecar; usher/sidecars lists proxi: is one of the two misspelt?";
+        container whose role is sidecar; usher/sidecars lists proxi: is one of the two misspelled?";
     assert_eq!(refused("logs, proxi", "proxy"), expected);
     for near in ["proy", "proxyy", "prxoy", "poxy", "Proxy"] {
         let sentence = refused(near, "proxy");
-        let hint = format!("; usher/sidecars lists {near}: is one of the two misspelt?");
+        let hint = format!("; usher/sidecars lists {near}: is one of the two misspelled?");
         assert!(sentence.ends_with(&hint), "{sentence}");
     }
     for far in ["logs", "p", "metrics", "pro"] {

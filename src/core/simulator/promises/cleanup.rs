@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::lifecycle::{HookKind, Time};
 use crate::plan::{GracePolicy, RestartPolicy, Signal};
 use crate::process::ExitStatus;
-use crate::simulator::case::{Part, PreStop};
-use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run, WINDOW};
+use crate::simulator::case::Part;
+use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run};
 use crate::simulator::{Seen, ms, name_of, secs};
 
 use super::retries::{plain_ending, wait_after};
@@ -134,9 +134,9 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
     let mut graces = asks.map(|ask| ask.grace).peekable();
     let had_little = graces.peek().is_some() && graces.all(|grace| grace <= MIN_GRACE);
     let margin = match run.case.grace_policy {
-        // Two seconds before the step ends, the shim stops all defer containers of the step. So a
-        // defer container whose turn comes later need not run. `Reserve` also keeps 6 s for the
-        // later steps.
+        // Two seconds before a termination step ends, the shim stops all defer containers of the
+        // step. A defer container whose turn comes after that need not run. The policy `Reserve`
+        // also keeps 6 s for the later steps.
         GracePolicy::Reserve => secs(8),
         GracePolicy::Overrun | GracePolicy::SkipHooks => secs(2),
         GracePolicy::Shared | GracePolicy::Strict => Duration::ZERO,
@@ -162,20 +162,6 @@ fn it_has_its_turn(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -
 fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option<Time> {
     let hooks = run.case.members.iter().filter_map(|member| member.hook);
     let mut turn = ending.known.after(ms(hooks.max().unwrap_or_default()));
-    let hidden = run
-        .of(ending.sandbox)
-        .filter(|trace| trace.part() == Part::App);
-    let hidden = hidden.filter(|trace| trace.runs(ending.from));
-    let mut hides = false;
-    for trace in hidden {
-        hides |= trace
-            .member
-            .pre_stop
-            .is_some_and(|(kind, _)| kind != PreStop::Exec);
-    }
-    if hides && ending.known > ending.from.after(WINDOW) {
-        turn = turn.max(ending.known);
-    }
     let before = run.of(ending.sandbox).filter(|trace| {
         let is_earlier = |part| {
             let place = |name| run.case.of(part).position(|member| member.name == name);
@@ -190,7 +176,7 @@ fn turn_of(run: &Run<'_>, ending: &Ending, defer: &ContainerTrace<'_>) -> Option
     });
     for trace in before {
         let is_there = trace.reads_running(ending.from) || trace.is_alive(ending.from);
-        // The turn comes after every earlier defer container, even after one that kubelet creates
+        // `defer` runs after every earlier defer container, even after one that kubelet creates
         // only during the termination.
         let comes_later =
             trace.part().is_defer() && trace.executed.iter().any(|at| *at > ending.from);
