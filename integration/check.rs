@@ -291,8 +291,8 @@ fn a_running_containerd_is_asked_for_its_loaded_configuration_and_its_report_to_
         "ok",
         "{findings:#?}"
     );
-    // Without `--restart`, the administrator has to restart containerd. Until then the installer
-    // says so in every run.
+    // Without `--restart`, the administrator has to restart containerd. Until then, each run of the
+    // installer asks for the restart.
     for _ in 0..2 {
         let said = node.install(3);
         assert!(said.contains("restart containerd"), "{said}");

@@ -150,8 +150,8 @@ fn a_containerd_that_hangs_gets_each_event_once() {
     kill(daemon, Signal::SIGSTOP).expect("stop containerd");
     expected.extend(add_execs(&shim, &api, "e", 100));
     expected.extend(run_exec(&api, "e7"));
-    // These seven seconds are longer than containerd's own shim waits for an answer before it sends
-    // an event again.
+    // containerd's own shim sends an event again if it gets no answer in time. These seven seconds
+    // are longer than that time.
     std::thread::sleep(Duration::from_secs(7));
     expected.extend(add_execs(&shim, &api, "f", 10));
     kill(daemon, Signal::SIGCONT).expect("let containerd go on");

@@ -53,7 +53,8 @@ impl<'host> Scarce<'host> {
     fn leave(&self, spare: usize) {
         let is_free =
             |number: &usize| !fs::exists(format!("/proc/{}/fd/{number}", self.pid)).unwrap_or(true);
-        // The limit bounds descriptor numbers, and the kernel hands out the lowest free one.
+        // The kernel limits the descriptor numbers, and not the count of descriptors. So leave
+        // exactly `spare` free numbers below the limit.
         let first_too_high = (0..).filter(is_free).nth(spare).expect("a number");
         self.limit(first_too_high);
     }

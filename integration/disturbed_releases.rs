@@ -85,7 +85,7 @@ struct App {
 impl Script {
     fn new(random: &mut Random) -> Self {
         use Disturbance::{GiveUp, Kill, None, Pause, PauseAndKill, Term};
-        // A stop request for two apps at once would end the pod.
+        // Only one app gets a stop request, because stop requests for two apps would end the pod.
         let ends = [Term, Kill, PauseAndKill];
         let others = [GiveUp, GiveUp, Pause, Pause, None];
         let app = |number: usize| App {
@@ -197,7 +197,8 @@ impl<'host> Pod<'host> {
         self.shim.api().create(&request).expect("create an app");
     }
 
-    /// Starts an app, disturbs it as scripted, and returns the observations.
+    /// Starts an app, and disturbs it at the planned moment. Returns the app's exit code and the
+    /// times of the caller's calls.
     fn disturb(&self, number: usize, app: App, begin: Instant) -> Seen {
         let id = self.app(number);
         let mut seen = Seen::default();

@@ -20,8 +20,8 @@ macro_rules! pod {
             ("usher/post-exit", "after"),
             ("usher/grace-period", "8s"),
             ("usher/grace-policy", $policy),
-            // Even on a slow machine the second stop request comes within the window, and so begins
-            // the termination.
+            // Even on a slow machine the second stop request arrives within this time, and so
+            // begins the termination.
             ("usher/termination-window", "20s"),
         ])
     };
@@ -212,7 +212,8 @@ fn an_extension_lets_a_running_defer_exceed_the_grace_period_and_withholds_the_a
     let host = Containerd::start();
     host.run(&pod.witness("proxy", &[]));
     host.run(&pod.witness("web", &[]));
-    // In a long test run, the defer runs nearly as long as the shim may delay an answer.
+    // If `USHER_TEST_LONG` is `1`, the defer runs for nearly the longest time for which the shim
+    // can delay an answer.
     let work = times(9, 95);
     host.run(&pod.witness("before", &["--run-for", &format!("{work}s")]));
     host.await_event("web", "start");

@@ -469,7 +469,7 @@ fn a_dry_run_prints_the_changes_and_makes_none() {
         (USUAL, false)
     );
 
-    // `scripts/install` calls `usher install`, so its output must be the same.
+    // `scripts/install` calls `usher install`, so both must print the same.
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install");
     let mut command = Command::new(script);
     command.arg("--binaries").arg(shim_dir());
@@ -549,8 +549,9 @@ fn a_configuration_that_containerd_does_not_start_with_is_never_installed() {
     assert_eq!(node.text(), text);
 }
 
-/// The snapshotter btrfs starts only on a btrfs file system. The directory of the installer's trial
-/// start is on another file system.
+/// The installer first starts a second containerd with the new configuration in a temporary
+/// directory. The snapshotter btrfs cannot start there, because it needs a btrfs file system. So
+/// the second containerd must use another snapshotter.
 #[test]
 fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
     let text = match Version::of_containerd() {
@@ -568,9 +569,10 @@ fn a_snapshotter_that_needs_its_own_file_system_does_not_fail_the_trial() {
     assert!(node.dump().contains("snapshotter = \"btrfs\""));
 }
 
-/// The installer may run in a pod, in a PID namespace other than that of the node's `/proc`.
-/// containerd sets the OOM score of its own process id. In the node's `/proc`, this id belongs to
-/// another process, so the trial must not set a score.
+/// The installer first starts a second containerd with the new configuration. containerd sets the
+/// OOM score of its own process id. If the installer runs in a pod, it may be in another PID
+/// namespace than the node's `/proc`, where this id belongs to another process. So the second
+/// containerd must not set a score.
 #[test]
 fn a_trial_containerd_sets_no_oom_score() {
     let text = USUAL.replace("version = 2\n", "version = 2\noom_score = 1\n");
@@ -667,8 +669,8 @@ fn a_failed_restart_restores_the_old_configuration() {
     let said = node.must_fail(&["--restart"]);
     assert!(said.contains("its old configuration is restored"), "{said}");
     assert_eq!(node.text(), USUAL);
-    // The installer restarts containerd with the new configuration. The restart fails, so it
-    // restores the old configuration and restarts containerd again.
+    // The installer restarts containerd with the new configuration, and the restart fails. So the
+    // installer restores the old configuration and restarts containerd again.
     let twice = "restart containerd\nrestart containerd\n";
     assert_eq!(node.asked_of_systemctl(), twice);
 }

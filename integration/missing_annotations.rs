@@ -1,5 +1,5 @@
-//! A container that waits because an annotation is missing says so in its log, for every kind of
-//! logging. `usher inspect` says so too.
+//! A container that waits because an annotation is missing says so in its log: in a file, on a
+//! terminal, and through a logging program. `usher inspect` says so too.
 
 use std::fs;
 use std::process::Command;

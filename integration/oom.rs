@@ -16,9 +16,9 @@ const SMALL: i32 = 900;
 
 const SLEEPER: &[&str] = &["/bin/sleep", "1000"];
 
-/// A command that fills memory until the kernel kills it: `tail` reads a line that never ends. A
-/// third of the memory is a file, which the kernel counts for no process. So the kernel may prefer
-/// to kill a process of another container.
+/// A command that fills memory until the kernel kills a process: `tail` reads a line that never
+/// ends. A file in `/dev/shm` takes a third of the memory. The kernel counts this file for no
+/// process, so it may prefer to kill a process of another container.
 const EATER: &[&str] = &[
     "/bin/sh",
     "-c",

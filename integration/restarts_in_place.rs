@@ -218,7 +218,7 @@ fn the_shim_does_not_restart_a_sidecar_that_its_caller_restarts() {
     assert_eq!(host.wait_exit("proxy"), 137);
 }
 
-/// A proxy whose first `crashes` runs crash, and whose next run does not.
+/// A proxy whose program crashes `crashes` times, and then runs well.
 fn crashes_first(crashes: usize) -> ContainerSpec {
     let script = format!(
         "echo run >> /shared/runs; test $(wc -l < /shared/runs) -gt {crashes} || exit 1; \

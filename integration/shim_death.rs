@@ -327,8 +327,9 @@ fn an_ended_container_keeps_its_exit_code_when_its_shim_dies() {
     await_no_remains(&host);
 }
 
-/// An administrator may change a pod's shim while the pod exists. So `delete` reports the exit that
-/// containerd's own shim has recorded.
+/// containerd's own shim records the exit of a container in `exit.json` from version 2.4 on. An
+/// administrator may replace this shim by usher while the container exists, so usher's `delete`
+/// reads the record.
 #[test]
 fn delete_reports_an_exit_recorded_by_another_shim() {
     let host = Containerd::start();

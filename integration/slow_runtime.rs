@@ -1,5 +1,5 @@
-//! Calls that need a slow OCI runtime. Calls for other containers of the pod are not delayed, nor
-//! are other calls for the same container.
+//! Calls that are slow because the OCI runtime is slow. They delay neither calls for other
+//! containers of the pod nor other calls for the same container.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl<'host> Pair<'host> {
         self.during_and_ended_by(verb, slow, meanwhile, |_| self.gates.open(verb))
     }
 
-    /// Does the same as `during`, but does not let the command continue. Instead runs `end`, which
+    /// Does the same as `during`, but does not open the gate. After `meanwhile`, runs `end`, which
     /// has to make the call `slow` return.
     fn during_and_ended_by<T: Send>(
         &self,
@@ -361,7 +361,7 @@ fn a_container_can_be_killed_during_a_slow_pause() {
     let host = Containerd::start();
     let pair = Pair::running(&host);
     let pause = |api: TaskApi| freeze(&api, "Pause", "a").is_ok();
-    // SIGKILL also cancels the runtime's command, so the call may be over at any moment.
+    // SIGKILL also cancels the OCI runtime's `pause`, so the Pause call may return at any moment.
     pair.beside("pause", pause, |_| {
         let api = pair.api();
         api.kill("a", "", 9, false).expect("Kill");

@@ -33,7 +33,7 @@ const PROMPTLY: Duration = Duration::from_secs(5);
 /// the disk stalls.
 const PATIENTLY: Duration = Duration::from_secs(60);
 
-/// fcntl(2) command that chooses the signal for a broken lease (`F_SETSIG(2const)`).
+/// fcntl(2) command that chooses the signal for the holder of a lease (`F_SETSIG(2const)`).
 const F_SETSIG: i32 = 10;
 
 /// An ext4 file system on a loop device. It is mounted in the shims' mount namespace. Dropping the
@@ -123,13 +123,14 @@ impl Leased {
         copy_program(program, &path);
         let file = File::open(&path).expect("the copy");
         let leased = Leased { path, file };
-        // The signal for a broken lease is SIGURG, which is ignored by default.
+        // When a process opens the program, the kernel sends this signal to the test. SIGURG is
+        // ignored by default. Without this call, the kernel would send SIGIO, which ends the test.
         leased.control(F_SETSIG, libc::SIGURG);
         leased.control(libc::F_SETLEASE, libc::F_WRLCK);
         leased
     }
 
-    /// True if a process is waiting to open the program. The kernel then has begun to break the
+    /// True if a process waits to open the program. The kernel then no longer reports a write
     /// lease.
     fn is_wanted(&self) -> bool {
         self.control(libc::F_GETLEASE, 0) != libc::F_WRLCK
@@ -209,8 +210,8 @@ fn await_stall(pid: u32) {
     });
 }
 
-/// Makes calls for the neighbor, from State to Wait for its exit, and checks that the shim answers
-/// all of them.
+/// Checks that the shim promptly answers State, Kill and Wait for `b`, the container that does not
+/// stall.
 #[track_caller]
 fn check_neighbor(shim: &BareShim) {
     let api = shim.api().deadline(scaled(PROMPTLY));
@@ -220,7 +221,8 @@ fn check_neighbor(shim: &BareShim) {
     api.wait("b", "").expect("Wait of b");
 }
 
-/// Creates the container while its program stalls, and checks the neighbor meanwhile.
+/// Calls Create for `a`, which stalls because the shim executes the `leased` program for it.
+/// Meanwhile checks that the shim answers calls for `b`. Then lets the program continue.
 #[track_caller]
 fn create_while_stalled(leased: Leased, a: &BareShim, b: &BareShim, request: &CreateTaskRequest) {
     thread::scope(|scope| {

@@ -48,8 +48,8 @@ fn a_reader_that_comes_after_the_exit_gets_the_output() {
 #[test]
 fn a_missing_reader_delays_no_call() {
     let host = Containerd::start();
-    // The first script's output does not fit into the FIFO and the pipe together. The second one's
-    // does.
+    // The output of the first script does not fit into the FIFO and the pipe together. The output
+    // of the second script does.
     for script in ["seq 1 40000; sleep 1000", "echo words; sleep 1000"] {
         let shim = shell(&host, script);
         let (api, request) = (shim.api(), with_output(&shim));
@@ -94,7 +94,7 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     let shim = shell(&host, "sleep 1000");
     let api = shim.api();
     start(&api, &shim.create_request());
-    // There are more execs than the shim opens FIFOs for in advance.
+    // The shim opens the FIFOs of only the first few execs in advance.
     let execs: Vec<_> = (0..20)
         .map(|n| ExecProcessRequest {
             stdout: shim.fifo(&format!("stdout-{n}")),
@@ -244,7 +244,7 @@ fn the_output_of_short_programs_always_arrives() {
     }
 }
 
-/// Numbers of resources of a process that a leak would increase.
+/// Amounts of a process's resources. A leak would increase them.
 #[derive(Debug)]
 struct Holdings {
     files: usize,

@@ -211,7 +211,7 @@ fn a_shim_stays_for_a_container_that_was_directed_to_it() {
     let b = joined(&host, "b");
     assert_eq!(a.address, b.address);
     end(&a);
-    // For `b`, `start` has returned the address of this shim. By now the shim has no container.
+    // The shim has no container any more, but `start` has already returned its address for `b`.
     b.api().create(&b.create_request()).expect("create");
     b.api().start("b", "").expect("start");
     end(&b);

@@ -1,6 +1,6 @@
 //! Medians and percentiles.
 
-/// Selects one figure of a measurement.
+/// A function that returns one figure of a measurement.
 pub type FigureOf<T> = fn(&T) -> f64;
 
 /// Measurements in ascending order.

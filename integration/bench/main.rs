@@ -44,7 +44,8 @@ pub struct Effort {
     pods: usize,
     /// Observation time of an idle pod.
     idle: std::time::Duration,
-    /// Number of measurements of a held container's release, and of a whole pod's start.
+    /// Number of measurements of each delay between two containers of a pod, and of the times of a
+    /// whole pod.
     releases: usize,
     /// For `--scale`: the number of pods on one node, and of containers in one pod.
     many_pods: usize,

@@ -31,9 +31,9 @@ enum Work {
     End,
 }
 
-/// A part of a client's run time: either `work` itself (`is_at_work` is true), or the time before
-/// it, in which the client, containerd and the serving shim prepare `work`. Parts are ordered as
-/// they occur.
+/// A part of a client's run time. If `is_at_work` is true, the part is `work` itself. Otherwise it
+/// is the time before `work`, in which the client, containerd and the serving shim prepare `work`.
+/// Parts are ordered as they occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     work: Work,
@@ -151,7 +151,7 @@ impl Profiler {
         Self(processes.unwrap_or_else(|e| panic!("the kernel does not tell of processes: {e}")))
     }
 
-    /// Runs a client to its end.
+    /// Runs a client, and returns the parts of its run time.
     pub fn client(&self, mut command: Command) -> Shares {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut client = command.spawn().expect("ctr");

@@ -5,8 +5,7 @@
 use super::figures::Figures;
 use super::harness::{ContainerSpec, Containerd, Settings};
 
-/// The measured transitions from one step of the termination to the next. Each transition names the
-/// container that exits, the container of the next step, and the event that begins the next step.
+/// The measured transitions from one step of the termination to the next.
 const STEPS: [Step; 5] = [
     Step("a defer container", "the next one", "start"),
     Step("a pre-exit container", "the app", "signal"),
@@ -16,8 +15,8 @@ const STEPS: [Step; 5] = [
 ];
 const NAMES: [&str; 6] = ["first", "second", "app", "last", "mesh", "net"];
 
-/// The container whose step ends, the container of the next step, and the event that begins the
-/// next step.
+/// A transition from one step to the next: the container that exits, its successor, and the
+/// successor's event that ends the delay.
 pub struct Step(pub &'static str, pub &'static str, pub &'static str);
 
 /// Milliseconds from the end of a step to the beginning of the next.

@@ -15,8 +15,8 @@ use crate::round::{Done, Finding, Round, State, Wrong};
 const SETTLING: Duration = Duration::from_secs(8);
 
 /// Time for slow cleanups after a round. A shim without containers exits within 20 s. If a fault
-/// has killed containerd, the restarted containerd does not know some leftovers. The shim of the
-/// node's next container removes them.
+/// has killed containerd, the restarted containerd does not know some leftovers. Only the shim of
+/// the node's next container removes these leftovers.
 const SETTLING_LATE: Duration = Duration::from_secs(40);
 
 /// Exit codes of a container that was killed (137), and of a container that was stopped before its
@@ -192,9 +192,10 @@ fn expected(member: &Member, record: &Record) -> BTreeSet<u32> {
     let mut codes = BTreeSet::from([own.unwrap_or(KILLED)]);
     match member.role {
         Role::Plain | Role::App | Role::Guest | Role::Sandbox => {}
-        // usher reports the exit code 0 of an init container late. If a stop request arrives
-        // earlier, usher reports 143 under OnFailure, so that kubelet runs the init container again
-        // in the next sandbox.
+        // If an init container exits with 0, usher usually hides the exit. usher reports the exit
+        // when the container gets a stop request or the pod terminates. If the apps are not
+        // complete then, usher reports 143 under the restart policy OnFailure. So kubelet runs the
+        // init container again in the next sandbox.
         Role::Init if own == Some(0) => codes.extend([0, STOPPED]),
         Role::Init => {}
         // A stopped sidecar reports 0. A sidecar that is killed while it waits to be restarted

@@ -67,7 +67,7 @@ pub struct Finding {
 pub enum Wrong {
     Leftover,
     Code,
-    /// Any other violation: a shim that a fault killed unexpectedly, a task forgotten by
+    /// Any other violation: a shim that exited although no fault killed it, a task forgotten by
     /// containerd, a call without an answer.
     Other,
 }

@@ -12,7 +12,7 @@ pub struct Table {
     pub pods: usize,
     pub codes: usize,
     pub killed_by_cleanup: usize,
-    /// The number of rounds after which leftovers stayed until the next container was created.
+    /// The number of rounds that left something behind until the next container was created.
     pub late: usize,
     /// The number of bundles that a killed containerd had not finished removing.
     pub containerds: usize,

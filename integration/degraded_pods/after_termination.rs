@@ -166,8 +166,8 @@ fn under_on_failure_a_defer_that_runs_when_the_sandbox_dies_does_not_exit_with_0
     let stopped = pod.stop(&["setup", "proxy", "before", "web"]);
     let record = pod.host.record();
     assert!(record.has("before", "exit"), "{record}");
-    // If a container reports 143, the caller runs the container again. Only the app reports its own
-    // exit code instead, because this code says whether the app's work is complete.
+    // Each of these containers reports 143, so that the caller runs it again. Only the app may
+    // report its own exit code, because this code says whether the app's work is complete.
     let again = |stop: &Stopped| stop.code == 143 || stop.id == "web";
     assert!(stopped.iter().all(again), "{stopped:?}");
 }

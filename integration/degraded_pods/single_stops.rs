@@ -1,4 +1,4 @@
-//! A stop request for one container of a pod with a cleanup. The pod goes on.
+//! Stop requests for a single container. The rest of the pod goes on.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +23,8 @@ fn running() -> Kubelet {
 }
 
 /// Stops a container and creates it again, as kubelet does after a failed liveness probe. The shim
-/// must wait for the termination window, and must not stop any other container.
+/// must deliver the stop signal only after the time in `usher/termination-window`, and must not
+/// stop any other container.
 #[track_caller]
 fn assert_stopped_alone(pod: &Kubelet, name: &str, other: &str) {
     let asked = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
@@ -104,8 +105,9 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // `api` has no preStop handler. So if the whole pod terminated, kubelet would send a stop
-    // request to `api` at once. usher waits for this request only for the termination window.
+    // `api` has no preStop handler. If the whole pod terminated, kubelet would send a stop request
+    // to `api` at once. So usher waits for this request only for the default of
+    // `usher/termination-window`.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);
     pod.host.await_event("api", "start");

@@ -144,7 +144,8 @@ pub fn exists(path: &str) -> bool {
         "scripts/kubernetes/cert-manager/webhook.yaml",
         "integration/fuzz/artifacts",
     ];
-    // A module is named by its path without `.rs`. The module is a directory or a file.
+    // The manual names a Rust module by its path without `.rs`. The module is a directory or a
+    // file.
     let is_there = |path: &Path| path.exists() || path.with_extension("rs").exists();
     is_there(&root().join(&path)) || is_made.iter().any(|made| Path::new(made) == path)
 }
@@ -233,9 +234,9 @@ fn cargo(verb: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
-/// Returns a problem if the directory `room` has no test for `name`. `name` ends with a module
-/// (`module::`), or with a module and the beginning of a test's name. A name without `::` is not
-/// checked.
+/// Returns a problem if the directory `room` has no test for `name`. A name like `module::` stands
+/// for all tests of a module. A name like `module::beginning` stands for the tests and submodules
+/// whose names begin with `beginning`. A name without `::` is not checked.
 fn tests(room: &str, name: &str) -> Option<String> {
     let (modules, test) = name.rsplit_once("::")?;
     let module = modules.rsplit("::").next().unwrap_or(modules);

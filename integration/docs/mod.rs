@@ -250,7 +250,7 @@ fn the_fuzzers_dictionary_has_every_annotation_and_its_words() {
         let key = entry.key.replace("<container>", "p");
         let line = format!("\"\\x0c{key}\\x09\"");
         problems.extend((!dictionary.contains(&line)).then_some(line));
-        // If the documentation of a setting lists the words that the setting accepts, the
+        // If the documentation of a setting lists the words that the setting accepts, the fuzzer's
         // dictionary must contain each of these words.
         let is_word = |word: &&str| {
             let letters = word
@@ -290,9 +290,9 @@ fn manifests_and_configurations_are_valid() {
     assert_none(&problems);
 }
 
-/// Checks that the worked example matches the sources. Each unchanged line of a diff must occur, in
-/// the order of the diff, in the file that the page has named last before the diff. Each name in
-/// the example's text must exist.
+/// Checks that the worked example matches the sources. The last source file that the page names
+/// before a diff must contain the unchanged lines of the diff, in the same order. Each name in the
+/// example's text must exist.
 #[test]
 fn the_worked_example_matches_the_sources() {
     let pages = all();

@@ -56,8 +56,9 @@ fn bare(line: &str, rules: Rules) -> String {
     text.trim().to_owned()
 }
 
-/// A line of a timeline without the lengths of states. The timeline draws a state as a repeated
-/// character.
+/// A line without the characters that draw states in a timeline. The number of these characters
+/// depends on the durations of the states. A line in which none of them is repeated is not from a
+/// timeline, and stays unchanged.
 fn marks(text: &str) -> String {
     const STATES: &str = ".~=-";
     let is_run = |sign: char| text.contains(&format!("{sign}{sign}"));

@@ -239,7 +239,7 @@ scenes! {
             }
         };
         let (moments, _) = demo_pod::play(&demo_pod::stage(), None, visit);
-        // The page leaves out what containerd does.
+        // The page leaves out the lines about containerd.
         let told = moments.iter().filter(|moment| moment.who != "containerd");
         // The line about the probe is left out. The proxy may record the probe late, so the line
         // may come before or after the app's start.

@@ -171,7 +171,7 @@ impl Sink {
     }
 }
 
-/// Runs a command to its end, with empty standard input.
+/// Runs a command with empty standard input, and waits for its exit.
 #[track_caller]
 pub fn run(command: Command, deadline: Duration) -> Finished {
     Background::spawn(command).finish(deadline)

@@ -417,7 +417,7 @@ impl Cri {
 }
 
 impl Drop for Cri {
-    /// Removes the pods before `Containerd` is dropped, which looks for leaks.
+    /// Removes the pods. Afterwards `Containerd` is dropped, and looks for leaks.
     fn drop(&mut self) {
         if self.pid().is_none() {
             let again = || self.restart();

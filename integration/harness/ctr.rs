@@ -189,7 +189,7 @@ impl Containerd {
 
     // The following methods act in a running container.
 
-    /// Runs an exec in a container to its end.
+    /// Runs an exec in a container, and waits for its exit.
     #[track_caller]
     pub fn exec(&self, id: &str, args: &[&str]) -> Finished {
         self.spawn_exec(id, &next_exec_id(), args).finish(PATIENCE)

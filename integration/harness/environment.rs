@@ -55,9 +55,9 @@ impl Version {
     /// True if a restarted containerd deletes a shim's tasks that have all ended while containerd
     /// was down.
     ///
-    /// containerd 1.7 and later takes such a shim for leaked. From version 2.4 on, the shim's
-    /// answer decides. containerd's own shim answers that there are no processes. Our shim answers
-    /// that the task has ended, so containerd keeps the task.
+    /// containerd 1.7 and later believes that such a shim has leaked. From version 2.4 on, the
+    /// shim's answer to Pids decides. containerd's own shim answers with an empty list. Our shim
+    /// answers with an error, because the task has ended. So containerd keeps the task.
     pub fn deletes_what_has_ended(self, is_reference: bool) -> bool {
         self >= Version(1, 7) && (is_reference || self < Version(2, 4))
     }

@@ -22,8 +22,7 @@ impl Reader {
         Self::with(path, |_| ())
     }
 
-    /// Does the same as `of`, but calls `before` before each read. The argument counts the reads
-    /// from 0.
+    /// Does the same as `of`, but calls `before` with the number of earlier reads before each read.
     pub fn with(path: &str, mut before: impl FnMut(usize) + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (to, path) = (Arc::clone(&bytes), path.to_owned());

@@ -137,7 +137,7 @@ impl MountNs {
         })
     }
 
-    /// Makes `command` start in containerd's namespaces and in its own working directory.
+    /// Makes `command` start in containerd's namespaces, and keeps the command's working directory.
     pub fn enter(&self, command: &mut Command) {
         let file = self.file.try_clone().expect("a free file descriptor");
         let network = self.network.try_clone().expect("a free file descriptor");

@@ -85,8 +85,8 @@ impl<'host> OciRuntime<'host> {
 
 impl Drop for OciRuntime<'_> {
     fn drop(&mut self) {
-        // If a container has leaked, the directory is not empty and remains. The leak check then
-        // reports the container.
+        // If a container has leaked, its state is in this directory. Then the directory is not
+        // empty and remains, and the leak check reports the container.
         let _ = fs::remove_dir(&self.root);
     }
 }

@@ -12,7 +12,6 @@ use super::{Containerd, PATIENCE, poll};
 pub struct Event {
     /// Nanoseconds since 1970 by the machine's clock, which all containers share.
     pub at_ns: u64,
-    /// The witness's name.
     pub name: String,
     /// The kind of event: `start`, `ready`, `accepted`, `signal`, `beat`, `exit`, or a word of the
     /// test's choice.

@@ -79,8 +79,8 @@ pub fn build(name: &str, source: &str) -> PathBuf {
 }
 
 fn compile(name: &str, text: &str, program: &Path) {
-    // Another test program may compile the same source at the same time. So the program gets its
-    // name when it is complete.
+    // Another test program may compile the same source at the same time. So compile to a file with
+    // another name, and rename the file when it is complete.
     let unfinished = program.with_file_name(format!("unfinished-{}", std::process::id()));
     let source = unfinished.with_extension("rs");
     fs::write(&source, text).expect("write the program's source");
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use crate::harness::cri::pause_program;
 
-    /// Checks that the programs are static. Also compiles them, so that a run of this test prepares
-    /// the other tests for a machine without a compiler.
+    /// Checks that the programs are static. Also compiles them, so that the other tests can later
+    /// run on a machine without a compiler.
     #[test]
     fn what_containers_execute_needs_no_libraries() {
         for path in [witness(), &pause_program()] {

@@ -34,9 +34,9 @@ pub struct Endpoint {
 /// A service of a shim. The Task service has two names, with the same calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// The name that containerd 1.6 and 1.7 use.
+    /// The Task service under the name that containerd 1.6 and 1.7 use.
     TaskV2,
-    /// The name that containerd 2.x uses.
+    /// The Task service under the name that containerd 2.x uses.
     TaskV3,
     /// The service for pods without a pause container, which containerd uses from 2.0 on.
     SandboxV1,
@@ -110,8 +110,8 @@ impl Containerd {
     /// A connection to a shim's address.
     #[track_caller]
     pub fn connect(&self, address: &str, service: Service) -> TaskApi {
-        // The socket's path exists only in the shims' mount namespace (see `mount_ns`). So the test
-        // uses the directory that is mounted there.
+        // In the shims' mount namespace (see `mount_ns`), the test's directory `run` is mounted on
+        // `SHARED_STATE`. The test is outside of this namespace, so it uses `run` itself.
         let outside = self.dir().join("run").display().to_string();
         let address = address.replacen(SHARED_STATE, &outside, 1);
         let runtime = tokio::runtime::Builder::new_current_thread()

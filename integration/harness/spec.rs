@@ -90,7 +90,7 @@ impl ContainerSpec {
         }
     }
 
-    /// Runs another program than the witness.
+    /// Runs this command instead of the witness.
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
@@ -137,8 +137,8 @@ impl ContainerSpec {
             .option(&["--env", "PATH=/bin"]);
         line.extend(shared.options);
         if !has_controllers() {
-            // Without this option ctr 2 gives CPU shares, which an OCI runtime refuses if there is
-            // no CPU controller.
+            // Without this option, `ctr` of containerd 2 sets CPU shares. An OCI runtime refuses
+            // them if there is no CPU controller.
             line.extend(["--cpu-shares", "0"].map(str::to_owned));
         }
         let rootfs = || host.dir().join("rootfs").display().to_string();

@@ -58,8 +58,8 @@ fn only_cpu_time_outside_of_the_pods_cgroup_is_counted() {
         assert!(outcome.problem.is_none(), "{outcome:?}");
         outcome
     });
-    // The CPU time of the pod's own processes must not count. They use a quarter of a CPU for more
-    // than six seconds. That is six times this limit.
+    // The measured CPU time must not contain that of the pod's own processes. They use a quarter of
+    // a CPU for more than six seconds, which is six times this limit.
     assert!(busy.cpu < Duration::from_millis(250), "{busy:?}");
     assert!(
         asked.cpu > busy.cpu + Duration::from_millis(100),

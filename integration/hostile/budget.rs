@@ -220,8 +220,9 @@ fn a_probe_attempt_that_hangs_extends_no_termination_beyond_its_bound() {
     host.run(&pod.witness("before", &["--ignore-term"]));
     host.run(&pod.witness("lease", &["--run-for", "500ms", "--exit", "9"]));
     host.await_event("before", "start");
-    // The sidecar gets its signal after 3 + 1 + 2 seconds. If the shim waited for the timeout of
-    // the probe attempt, the signal would come after a minute.
+    // The sidecar gets its signal after six seconds: a grace period of 3 s, an extension of 1 s,
+    // and 2 s until SIGKILL. If the shim waited for the timeout of the probe attempt, the signal
+    // would come after a minute.
     host.await_record("the sidecar is told", |record| {
         record.has("proxy", "signal")
     });

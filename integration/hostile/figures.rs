@@ -108,8 +108,8 @@ fn cells(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// The worst overrun as text. The grace policy follows in parentheses if a termination by our shim
-/// took too long.
+/// The longest time by which a termination exceeded its bound, as text. If our shim exceeded its
+/// bound, the grace policy follows in parentheses.
 fn overrun(outcomes: &[Outcome]) -> String {
     let Some(worst) = worst_overrun(outcomes) else {
         return "–".to_owned();

@@ -50,7 +50,7 @@ fn outside(host: &Containerd, path: &str) -> PathBuf {
     )
 }
 
-/// Connects to a socket whose owner accepts no connections, until the socket's queue is full.
+/// Fills the queue of a socket whose owner accepts no connections. Returns the connections in it.
 fn fill(path: &Path) -> Vec<UnixStream> {
     let mut prlimit = Command::new("prlimit");
     prlimit.arg(format!("--pid={}", std::process::id()));
@@ -143,7 +143,8 @@ fn costs_no_other_pod_anything(is_full: bool) {
         starts.iter_mut().any(Background::poll_running),
         "no start waited for the hung shim"
     );
-    // All of these starts time out at about the same time.
+    // The shim answers none of the `start` processes, so all of them time out at about the same
+    // time.
     for start in starts {
         let finished = start.finish(2 * PATIENCE);
         assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -156,8 +157,8 @@ fn costs_no_other_pod_anything(is_full: bool) {
     signal(hung.pid, Signal::SIGCONT);
     let state = hung.shim.api().state("a", "").expect("state").status;
     assert_eq!(format!("{state:?}"), "RUNNING");
-    // While the shim was stopped, the `start` processes announced 16 containers. The shim exits
-    // only when the time is over in which announced containers may be created.
+    // The `start` processes may have told the shim that 16 containers will come. The shim waits for
+    // them for some time, and then exits.
     let pid = hung.pid;
     drop(hung);
     eventually("the process ends", PATIENCE, || !is_running(pid));
@@ -259,7 +260,8 @@ fn check_silent_shim_is_reported(host: &Containerd, why: &str) {
     eventually(&format!("{why}: who watches is told"), PATIENCE, || {
         watching.stderr().contains("the shim at ")
     });
-    // After more than two seconds, the command must have reported the shim only once.
+    // The command must report the shim only once, even if the shim is silent for more than two
+    // seconds.
     std::thread::sleep(Duration::from_millis(2500));
     let times = watching.stderr().matches("the shim at ").count();
     assert_eq!(times, 1, "{why}: {}", watching.stderr());
@@ -305,7 +307,7 @@ fn usher_ps_watch_reports_a_shim_that_falls_silent() {
     });
     signal(shim, Signal::SIGCONT);
     assert!(told.is_some(), "{:?}", watching.stderr());
-    // While the shim was stopped, the command must not have listed the pod as stopped.
+    // The command must not have taken the shim's silence for the end of the pod.
     assert!(!watching.stdout().contains("Stopped"));
 }
 
@@ -335,7 +337,8 @@ fn a_shim_exits_soon_if_its_containerd_died_before_the_create() {
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
     let both = fs::OpenOptions::new().read(true).write(true).open(&config);
     let ctr = host.spawn_run(&spec);
-    // A `start` that has opened the FIFO has already got its parameters from containerd.
+    // The `start` process gets its parameters from containerd before it opens the FIFO. So the
+    // test can stop containerd as soon as the FIFO is open.
     let reads = |pid: &u32| {
         let open = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()

@@ -23,9 +23,9 @@ const PORT: u16 = 8080;
 /// Duration of a measurement.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// CPU time in ticks of 10 ms, for the test's own calls and for busy machines. While a server runs,
-/// the shim may use this time plus twice its CPU time without a server. In relation to [`WATCHED`],
-/// this time is a thirtieth of a CPU.
+/// CPU time in ticks of 10 ms. While a server runs, the shim may use this time plus twice its CPU
+/// time without a server. The constant allows for the test's own calls and for busy machines.
+/// During [`WATCHED`], it is a thirtieth of a CPU.
 const SPARE_TICKS: u64 = 10;
 
 /// A probe that runs ten times a second, with a failure threshold that is never reached.
@@ -52,7 +52,7 @@ struct Probed<'host> {
 /// Observations of a shim.
 #[derive(Debug)]
 struct Seen {
-    /// The shim's own processor time.
+    /// CPU time of the shim without its child processes, in ticks of 10 ms.
     ticks: u64,
     /// The longest time that the shim took to answer a State call.
     slowest_state: Duration,
@@ -212,7 +212,7 @@ fn is_prober(pid: u32) -> bool {
     words.ends_with("\0prober\0")
 }
 
-/// A server that accepts until it is dropped. Its connections end with their clients.
+/// A server that accepts connections until it is dropped. Dropping it closes no open connection.
 struct Server {
     connections: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,

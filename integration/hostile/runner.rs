@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// (`runtimeRequestTimeout`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Time for which a termination is observed beyond its bound.
+/// Time for which the test goes on observing a termination that has exceeded its bound.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Time limit for the deletion of an ended pod. If a container's logging program hangs, its
@@ -58,7 +58,7 @@ pub const POLICIES: [Policy; 5] = [
 pub enum Side {
     /// The shim under test, with a policy.
     Ours(&'static Policy),
-    /// containerd's own shim, which has no policies.
+    /// containerd's own shim, which has no grace policies.
     Reference,
 }
 
@@ -74,8 +74,9 @@ pub struct Outcome {
     /// last process. If the pod did not end, the time for which it was observed.
     pub took: Duration,
     pub has_ended: bool,
-    /// Time in which `cpu` was measured: from a short pause after the last container's start until
-    /// the termination is over or the pod is no longer observed.
+    /// Time for which `cpu` was measured. The measurement begins shortly after the last container's
+    /// start. It ends with the termination, or when the termination has exceeded its bound by
+    /// `LATE`.
     pub lived: Duration,
     /// Delay caused by the machine. During the termination, a program that does nothing is run
     /// repeatedly. The delay is the longest time that one run took.
@@ -333,8 +334,8 @@ struct DelayMeter {
 }
 
 impl DelayMeter {
-    /// Starts a thread. Until the meter is dropped, the thread repeatedly runs a program that does
-    /// nothing.
+    /// Starts a thread. The thread runs a program that does nothing, again and again, until the
+    /// returned value is dropped.
     fn start() -> Self {
         let longest = Arc::new(Mutex::new(Duration::ZERO));
         let known = Arc::downgrade(&longest);
@@ -368,8 +369,8 @@ struct End {
 impl End {
     /// Stops all containers as kubelet does. All get a stop request at the same time. A container
     /// that still runs one grace period after the answer to its request gets SIGKILL. When a
-    /// container has exited, its other processes get SIGKILL. A stop request lasts at most until
-    /// kubelet's deadline, each other call at most `longest`.
+    /// container has exited, its other processes get SIGKILL. A stop request has kubelet's
+    /// deadline. Every other call has the time limit `longest`.
     #[track_caller]
     fn of(stage: &Stage, ids: &[&'static str], grace: Duration, longest: Duration) -> Self {
         // Each call uses a separate connection: on one connection, this client would make one call
@@ -423,8 +424,8 @@ struct Answered {
     refused: bool,
 }
 
-/// Deletes all containers at once, by force if they have not ended. Returns `None` if a deletion
-/// got no answer.
+/// Deletes all containers at the same time, by force if they have not ended. Returns `None` if a
+/// deletion got no answer.
 fn delete(stage: &Stage, ids: &[&str], has_ended: bool) -> Option<Answered> {
     let begun = Instant::now();
     let command: &[&str] = match has_ended {

@@ -273,9 +273,9 @@ pub fn limit_memory(bytes: u64, config: &mut Value) {
 /// cgroup. Its CPU time shows what a pod costs the node. The CPU time of containerd itself is
 /// subtracted, because containerd spends it on events and on the tests' calls.
 ///
-/// The `cutime` of a parent (the CPU time of its children) would be too high, because it includes
-/// commands that join the pod's cgroup. The kernel charges CPU time to the cgroup in which the
-/// process is at the moment.
+/// Some commands of the shim move to the pod's cgroup. From then on, the kernel charges their CPU
+/// time to the pod's cgroup. The shim's `cutime` (the CPU time of its children) would be too high,
+/// because it also contains this time.
 struct NodeCgroup {
     dir: PathBuf,
     daemon: u32,

@@ -34,8 +34,8 @@ fn read_file(case: &Case, file: &Path) -> String {
     finished.out().trim().to_owned()
 }
 
-/// The directory of a pod's cgroup. With cgroup v1, the directory is in the hierarchy of the
-/// controller to which the file `v1` belongs.
+/// The directory of a pod's cgroup. With cgroup v1, each controller has a hierarchy. `v1` is the
+/// name of a file, for example `cpu.shares`, and selects the controller.
 pub fn of_pod(case: &Case, pod: &Value, v1: &str) -> PathBuf {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
     let class = pod["status"]["qosClass"].as_str().expect("a class");

@@ -130,7 +130,6 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// The path of the cluster's directory.
     pub fn directory(&self) -> &str {
         self.dir.path().to_str().expect("plain text")
     }
@@ -506,8 +505,8 @@ impl PausedPart<'_> {
 impl Drop for PausedPart<'_> {
     fn drop(&mut self) {
         self.signal("CONT");
-        // nsenter stops when its child is stopped. The child continues already, so nsenter has to
-        // continue too.
+        // nsenter, the parent of the program, stopped itself when the program was stopped. The
+        // program runs again now, so make nsenter continue too.
         let parts = held(&self.cluster.parts);
         let Some(nsenter) = parts.get(self.name).map(Child::id) else {
             return;

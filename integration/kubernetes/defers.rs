@@ -1,4 +1,5 @@
-//! Defer containers, which run when a pod terminates, in the use cases of their proposal.
+//! Defer containers, which run when a pod terminates. Many cases come from the Kubernetes proposal
+//! for defer containers.
 
 use std::time::Duration;
 
@@ -314,7 +315,7 @@ pub fn a_defer_whose_probe_succeeds_gets_more_time(case: &Case) {
     assert_ended_after_it(case, "signal");
 }
 
-/// "Solution 2" of the proposal: a defer gets more time in several intervals.
+/// "Solution 2" of the proposal: a defer gets several extensions of two seconds each.
 pub fn a_running_defer_gets_more_time_in_intervals(case: &Case) {
     let extension = r#"{"intervalSeconds": 2, "count": 40}"#;
     let pod = Pod::new("pod").annotation("usher/grace-extension", extension);

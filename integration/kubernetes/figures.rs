@@ -10,14 +10,14 @@ use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::run;
 use crate::pod::{Case, Pod, with, witness};
 
-/// Number of measurements for each way to run the pod. The ways take turns, so that other load of
-/// the machine affects all of them.
+/// Number of measurements for each variant of the pod. Each round measures every variant once, so
+/// that other load on the machine affects all variants.
 const ROUNDS: usize = 7;
 /// A pause of more than two sync periods of kubelet.
 const SETTLED: Duration = Duration::from_secs(4);
 const SIDECARS: [&str; 3] = ["one", "two", "three"];
 
-/// A way to run the pod.
+/// A variant of the pod, with its measured times.
 struct Way {
     title: &'static str,
     pod: Pod,
@@ -25,7 +25,7 @@ struct Way {
     ends: Vec<Duration>,
 }
 
-/// Measures every way to run the pod, and prints the times as Markdown.
+/// Measures every variant of the pod, and prints the times as Markdown.
 pub fn print(cluster: &Cluster) {
     assert!(
         cluster.programs.has_native_sidecars(),

@@ -27,8 +27,9 @@ const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
 /// Memory of the virtual machine. kubelet, containerd and some pods have to fit into it.
 const MEMORY: &str = "3072M";
 
-/// `START`: time limit for a boot. `STARTS`: number of attempts.
+/// Time limit for a boot.
 const START: Duration = Duration::from_secs(60);
+/// Number of attempts to boot.
 const STARTS: usize = 4;
 
 const TOP: &str = env!("CARGO_MANIFEST_DIR");

@@ -126,7 +126,7 @@ pub fn the_container_that_stays_on_a_node_has_no_privileges(case: &Case) {
     assert_eq!(names, ["node"]);
     assert_eq!(spec["containers"][0]["volumeMounts"], Value::Null);
 
-    // Both the container's first process and one executed later have no capabilities.
+    // Neither the container's first process nor a process executed later has capabilities.
     for process in ["1", "self"] {
         let status = in_staying_container(case, &format!("cat /proc/{process}/status"));
         let field = |name: &str| {

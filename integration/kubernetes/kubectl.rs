@@ -368,7 +368,7 @@ pub fn a_silent_node_does_not_hide_the_others(case: &Case) {
     let cluster = case.cluster;
     let view = View::install(cluster);
     start(case, "shop");
-    // No kubelet runs for this node, so the pod that queries it never starts.
+    // No kubelet runs for this node, so no pod on this node ever starts.
     let labels = json!({ "kubernetes.io/os": "linux", "usher/installed": "true" });
     let metadata = json!({ "name": OTHER, "labels": labels });
     cluster.apply(&[json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })]);
@@ -439,9 +439,9 @@ pub fn commands_executed_on_a_node_are_read_only(case: &Case) {
     // history of ended pods. It can write no file.
     assert_eq!(ok("ls /run/containerd"), "usher\n");
     let writable = "$file != /proc/* && $file != /dev && $file != /dev/* && ! -L $file && ! -S $file && -w $file";
-    // The container can write to two paths that do not belong to the node. One is `/etc/hosts`,
-    // which a pod's containers may change. The other is the tmpfs on which cgroups are mounted,
-    // with cgroup v1 and runc 1.5 or later.
+    // The container can write to `/etc/hosts`, which belongs to the pod and not to the node. With
+    // cgroup v1 and runc 1.5 or later, it can also write to its own tmpfs on which cgroups are
+    // mounted.
     let found = ok(&find("", writable));
     let elsewhere = found.lines().filter(|path| *path != "/sys/fs/cgroup");
     assert_eq!(elsewhere.collect::<Vec<_>>(), ["/etc/hosts"], "{found}");

@@ -1,6 +1,6 @@
-//! Load that pods of one container put on a node, under usher and under containerd's own shim. The
-//! pods are created one after another, or at the same time. The last measurement is that of many
-//! idle pods.
+//! Load that pods put on a node, under usher and under containerd's own shim. Each pod has one
+//! container. The pods are created one after another, or at the same time. The last measurement is
+//! that of many idle pods.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,8 +16,9 @@ use crate::pod::{Case, Pod, witness};
 /// turns.
 const IN_A_ROW: usize = 20;
 
-/// `AT_ONCE`: number of pods that are created at the same time. `ROUNDS`: number of repetitions.
+/// Number of pods that are created at the same time.
 const AT_ONCE: usize = 20;
+/// Number of times that these pods are created.
 const ROUNDS: usize = 4;
 
 /// The number of idle pods on the node; kubelet accepts 110.
@@ -26,7 +27,7 @@ const MANY: usize = 100;
 /// Time for which idle pods are measured. The pods get the same time to become idle.
 const REST: Duration = Duration::from_secs(20);
 
-/// Both runtimes: the title in the table, and the runtime class.
+/// Title in the table and runtime class, for each of the two runtimes.
 const WAYS: [(&str, Option<&str>); 2] = [("usher", Some("usher")), ("runc.v2", None)];
 
 /// The cost of many pods.
@@ -34,7 +35,7 @@ struct ManyPods {
     running: Duration,
     ready: Duration,
     gone: Duration,
-    /// Proportional memory of all shims, in MB.
+    /// Memory of all shims in MB, as the sum of their proportional set sizes (PSS).
     memory: f64,
     /// CPU time of all shims, in ms per second.
     at_rest: f64,
@@ -134,7 +135,8 @@ fn one(case: &Case, n: usize, class: Option<&str>) -> (Duration, Duration) {
 struct Burst {
     /// Time until the last pod's program has started.
     running: Duration,
-    /// Time until the API reports every pod as ready; kubelet updates this about once a second.
+    /// Time until the API reports every pod as ready. kubelet updates the pods' states in the API
+    /// about once a second.
     ready: Duration,
 }
 

@@ -59,7 +59,7 @@ struct Named {
 /// Requirements that the cluster has to meet for a case.
 enum Needs {
     Nothing,
-    /// A feature that Kubernetes has since this version.
+    /// Kubernetes of at least this major and minor version.
     Since(u32, u32),
     /// A node that is a virtual machine, with systemd, cgroup v2, a current kernel and all
     /// privileges.
@@ -282,8 +282,9 @@ fn is_chosen(words: &[String], name: &str) -> bool {
     words.is_empty() || words.iter().any(|word| name.contains(&**word))
 }
 
-/// Runs the cases with programs of other projects, and prints the figures of a rolling update. With
-/// words, runs only the cases whose names contain a word; `rollout` selects the figures.
+/// Runs the cases with programs of other projects, and prints the figures of a rolling update. If
+/// `words` is not empty, runs only the cases whose names contain one of them. The word `rollout`
+/// selects the figures.
 fn run_third_parties(words: &[String]) -> ExitCode {
     let cluster = start(Node::WithUsher);
     let chosen = THIRD_PARTIES

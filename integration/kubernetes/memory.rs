@@ -24,8 +24,8 @@ fn asks_for(container: Value, mebibytes: u64) -> Value {
 }
 
 /// A pod whose sidecar requests little memory and uses much, and whose app requests much. With
-/// kubelet's OOM scores, the kernel would kill the sidecar first. usher's sizing of the pod's
-/// cgroup is off. `of_sidecar` is the sidecar's memory in MiB, and `app` is the app's script.
+/// kubelet's OOM scores, the kernel would kill the sidecar first. usher does not change the limits
+/// of the pod's cgroup. `of_sidecar` is the sidecar's memory in MiB, and `app` is the app's script.
 fn pod(of_sidecar: u64, app: &str) -> Pod {
     let proxy = format!(
         "witness mark proxy start; {}",
@@ -69,15 +69,15 @@ fn assert_only_the_app_was_killed(case: &Case) {
     assert!(!record.has("proxy", "signal"), "{record}");
 }
 
-/// A script that runs twice. In its first run it allocates memory without end, when the test has
-/// made a file. In its second run it sleeps.
+/// A script that runs twice. In its first run, it waits until the test makes a file, and then
+/// allocates memory without end. In its second run, it sleeps.
 const EATS_ONCE: &str = "witness mark app start
     test -e /shared/eats && exec sleep 100000
     until test -e /shared/go; do sleep 0.2; done
     touch /shared/eats; tail /dev/zero; witness mark app survives; exec sleep 100000";
 
-/// The pod has a memory limit, its containers have none. So the kernel may kill any process of the
-/// pod.
+/// The pod has a memory limit, but its containers have none. So if the pod reaches its limit, the
+/// kernel may kill any process of the pod.
 pub fn a_sidecar_is_not_the_first_when_its_pods_memory_runs_out(case: &Case) {
     let resources = json!({ "limits": { "memory": "1300Mi" } });
     case.create(&pod(500, EATS_ONCE).spec("resources", resources));
@@ -164,8 +164,8 @@ impl Drop for Swap<'_> {
 }
 
 /// Tests three features that do nothing by default: MemoryQoS (KEP-2570), LimitedSwap (KEP-2400)
-/// and `singleProcessOOMKill`. kubelet's values in cgroups must survive a restart of the container
-/// in place, and usher's changes of the pod's size.
+/// and `singleProcessOOMKill`. kubelet's values in cgroups must remain when usher restarts a
+/// container in place, and when usher changes the limits of the pod's cgroup.
 pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let _swap = Swap::on(case);
     let _kubelet = case.cluster.with_kubelet(&json!({
@@ -214,7 +214,8 @@ pub fn the_memory_values_reported_by_kubelet_are_right(case: &Case) {
     let (first, pods) = (of_proxy(), of_pod());
     let number = |text: &str| text.parse::<u64>().unwrap_or_default();
     let [min, low, high, max, swap, group] = &first;
-    // Either `min` or `low` is the memory request. `high` lies between the request and the limit.
+    // kubelet writes the memory request to memory.min or memory.low. The value in memory.high lies
+    // between the request and the limit.
     assert!(number(min).max(number(low)) == 64 << 20, "{first:?}");
     assert!((64 << 20..128 << 20).contains(&number(high)), "{first:?}");
     assert_eq!(number(max), 128 << 20, "{first:?}");

@@ -217,7 +217,7 @@ impl<'a> Case<'a> {
         let file = file.join(format!("{}.json", self.namespace));
         let object = self.pod_object(pod).to_string();
         // kubelet reads every file in the directory, except those whose names begin with a dot. So
-        // the file gets its name when it is complete.
+        // write a file with such a name, and rename it when it is complete.
         let unfinished = file.with_file_name(".unfinished");
         fs::write(&unfinished, object).expect("a file");
         fs::rename(unfinished, &file).expect("a file");

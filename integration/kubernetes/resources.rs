@@ -12,9 +12,9 @@ use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
-/// Tolerance for memory that the shim adds to the limit of the pod's cgroup. The shim adds it for
-/// memory that the kernel charges to no container, and for runc's processes in containers whose
-/// programs do not run yet.
+/// Tolerance for memory that the shim adds to the limit of the pod's cgroup. One part is for memory
+/// that the kernel charges to no container. Another part is for runc's processes in containers
+/// whose programs do not run yet.
 const SOME: u64 = 24 * MI;
 
 /// Amounts of CPU and memory. `millis` is in thousandths of a CPU, `mebibytes` in MiB.
@@ -76,8 +76,8 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
     let phase = |pod: &Value| pod["status"]["phase"] == "Running";
     let pod = case.await_pod("pod", "running", phase);
     assert_eq!(pod["spec"]["overhead"], amounts(OVERHEAD.0, OVERHEAD.1));
-    // The pod needs most while the proxy and the app run. The cgroup has the limits for this from
-    // the start.
+    // The pod needs the most CPU and memory while the proxy and the app run. From the start, the
+    // cgroup has the limits for this phase.
     let cpu = 150 + 350 + OVERHEAD.0;
     await_size(case, &pod, cpu, 64 + 48 + OVERHEAD.1);
     case.touch("done");
@@ -88,8 +88,8 @@ pub fn a_pods_overhead_is_kept(case: &Case) {
 }
 
 /// KEP-2837: a pod can have requests and limits of its own. The shim sees only those of the
-/// containers, so this pod turns usher's cgroup sizing off. Its cgroup must be the same as that of
-/// a pod without usher.
+/// containers. So an annotation keeps usher from changing the pod's cgroup. The cgroup must be the
+/// same as that of a pod without usher.
 pub fn a_pods_own_resources_are_kept(case: &Case) {
     let of_pod = json!({ "requests": amounts(400, 96), "limits": amounts(600, 160) });
     let container = |name| {
@@ -118,7 +118,8 @@ pub fn a_pods_own_resources_are_kept(case: &Case) {
 }
 
 /// A pod whose init container exits before the sidecar and the app start. So the pod never needs
-/// more than 500 thousandths of a CPU and 112 MiB. The sums over all containers are 900 and 208.
+/// more than 500 thousandths of a CPU and 112 MiB. The limits of all three containers add up to 900
+/// thousandths and 208 MiB.
 fn sized() -> Pod {
     Pod::new("pod")
         .annotation("usher/init", "init")
@@ -129,8 +130,8 @@ fn sized() -> Pod {
         .container(limited(witness("app", &[]), 350, 48))
 }
 
-/// systemd made the pod's cgroup. When systemd reloads its configuration, systemd also writes its
-/// own values into the cgroup once more. usher's values must remain.
+/// systemd made the pod's cgroup. When systemd reloads its configuration, it writes all values that
+/// it knows into the cgroup again. usher's values must remain.
 pub fn systemd_does_not_undo_a_pods_size(case: &Case) {
     case.create(&sized());
     let pod = case.await_ready("pod");

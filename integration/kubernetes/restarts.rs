@@ -86,7 +86,7 @@ fn while_sidecars_start(case: &Case, part: &'static str) {
 fn while_a_pod_runs(case: &Case, part: &'static str) {
     run(case);
     case.cluster.restart_part(part, "KILL");
-    // When the other pod has started, the restarted kubelet has looked at this pod too.
+    // Wait until another pod has started. By then, kubelet has also checked the first pod again.
     case.create(&Pod::new("other").container(witness("other", &[])));
     case.await_event("other", "start");
     case.kubectl(&["exec", "pod", "--container=app", "--", "/bin/true"]);

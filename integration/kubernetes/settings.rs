@@ -24,7 +24,7 @@ pub struct Programs {
     pub containerd: PathBuf,
     /// The directory of usher's programs, statically linked as in images.
     pub statically_linked: PathBuf,
-    /// The directory of the other programs in the DaemonSet's image.
+    /// The directory of bash and busybox for usher's images.
     pub image_tools: PathBuf,
     /// The directory with the kernel and disk of the virtual machine. `None` if the node is no
     /// virtual machine.
@@ -182,7 +182,7 @@ pub fn network() -> String {
                 "type": "host-local",
                 "dataDir": "/run/cni",
                 "ranges": [[{ "subnet": "10.89.0.0/16" }]],
-                // Pods can reach only the API server outside of the node.
+                // Outside of the node, pods can reach only the API server.
                 "routes": [{ "dst": "10.96.0.0/16" }],
             },
         }],
@@ -276,7 +276,6 @@ pub fn runtime_class() -> String {
     .to_owned()
 }
 
-/// The program of this name with its arguments.
 pub fn command_line(cluster: &Cluster, name: &str) -> Vec<String> {
     let etc = |file: &str| cluster.path("etc").join(file).display().to_string();
     let with = |kubeconfig: &str| {

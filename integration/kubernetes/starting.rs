@@ -359,8 +359,8 @@ pub fn a_pod_in_a_user_namespace_starts_in_order(case: &Case) {
     let map = in_app(&["cat", "/proc/self/uid_map"]);
     let map: Vec<&str> = map.split_whitespace().collect();
     assert!(map[0] == "0" && map[1] != "0", "{map:?}");
-    // The records are in a volume of the pod, so they are copied to the case's shared directory.
-    // The API reports the app as ready before the app's program runs, so its record may come later.
+    // The record is in a volume of the pod, so copy it to the case's shared directory. The API may
+    // report the app as ready before the app's program runs. So wait for the app's start.
     let record = || {
         let text = in_app(&["cat", "/shared/record"]);
         std::fs::write(case.shared_dir().join("record"), text).expect("a record");

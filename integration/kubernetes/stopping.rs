@@ -60,7 +60,8 @@ pub fn a_shorter_grace_period_is_kept(case: &Case) {
     let took = Duration::from_nanos(last.saturating_sub(record.at("app", "signal")));
     // The termination took far less than the ten minutes in the spec.
     assert!(took < Duration::from_secs(120), "{record}");
-    // The proxy gets its signal after six seconds. The app runs during this time.
+    // The proxy gets its signal six seconds after the app. During these six seconds, the app still
+    // runs.
     let (from, to) = (record.at("app", "signal"), record.at("proxy", "signal"));
     let between = |at: u64| from < at && at < to;
     let beats = record.all("app", "beat").filter(|beat| between(beat.at_ns));

@@ -13,8 +13,8 @@ const APP: &str = "trap 'witness mark app signal
         witness mark app exit; exit' TERM
     while :; do sleep 0.1; done";
 
-/// Runs a pod with an app and a sidecar, and a Service for the sidecar's port. The sidecar is not
-/// ready while the file `not-ready` exists.
+/// Creates a pod with an app and a sidecar, and a Service for the sidecar's port. Waits until the
+/// pod is ready. The sidecar is not ready while the file `not-ready` exists.
 fn run(case: &Case) {
     let text = "mkdir -p /tmp/www && echo served > /tmp/www/index.html
         trap 'witness mark proxy told; kill $!; exit 0' TERM

@@ -30,8 +30,8 @@ pub(super) fn code<T>(answer: Answer<T>) -> Code {
     answer.map_or_else(|(code, _)| code, |_| Code::OK)
 }
 
-/// The outcome of a call, as far as callers distinguish outcomes. containerd's own shim refuses
-/// most calls with the code UNKNOWN, and no caller depends on this code.
+/// The outcome of a call. All errors except NOT_FOUND have the same outcome: containerd's own shim
+/// refuses most calls with the code UNKNOWN, and no caller depends on this code.
 pub(super) fn outcome<T>(answer: Answer<T>) -> &'static str {
     match code(answer) {
         Code::OK => "done",

@@ -222,7 +222,8 @@ fn a_held_container_is_restored_on_release() {
     assert_eq!(api.wait("app", "").expect("Wait").exit_status, 137);
 }
 
-/// All events of a task, with the exit code of a killed container.
+/// All events of a task, from its creation to its deletion. SIGKILL ends the container, so its exit
+/// code is 137.
 const RUN: [&str; 4] = [
     "/tasks/create",
     "/tasks/start",

@@ -83,8 +83,9 @@ fn kill_all_reaches_every_process() {
 #[test]
 fn child_processes_without_a_pid_namespace_end_with_their_container() {
     let seen = both(|host, runtime| {
-        // In containerd 1.7 and 2.x, containerd's own shim does not kill the other processes if the
-        // container exits before Start is answered. So the container waits for a file.
+        // If a container exits before Start is answered, containerd's own shim of containerd 1.7
+        // and 2.x does not kill the other processes. So under that shim, the container exits only
+        // when a file exists.
         let first = if host.is_reference() {
             "until test -e /shared/go; do sleep 0.01; done"
         } else {

@@ -121,7 +121,7 @@ fn a_logging_program_gets_the_output_of_a_terminal() {
             output().ends_with("\n2000\r\n")
         });
         if !host.is_reference() {
-            // With containerd's own shim, the logging program need not exit.
+            // Under containerd's own shim, the logging program may still run.
             program_has_ended(host);
         }
         output()
@@ -281,7 +281,8 @@ fn output_is_appended_to_an_existing_file() {
 
 #[test]
 fn a_terminals_output_can_go_to_a_file() {
-    // Only our shim is tested. The shim of containerd 1.6 uses the address as the path of a FIFO.
+    // Only our shim is tested: the shim of containerd 1.6 takes the file's URI for the path of a
+    // FIFO.
     let host = Containerd::start();
     let args = ["/bin/sh", "-c", "seq 1 2000"];
     let shim = BareShim::start(&host, &runtime_under_test(), "a", &args, |config| {

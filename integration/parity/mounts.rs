@@ -208,8 +208,8 @@ fn mount_options_that_exceed_a_page_are_refused_in_one_line() {
     let host = Containerd::start();
     let runtime = runtime_under_test();
     let (base, [upper, work]) = overlay_dirs(&host);
-    // The shim could shorten the paths of layers that are in one directory. These paths have no
-    // directory in common.
+    // The shim shortens the paths of layers if they have a common directory other than `/`. These
+    // layers have none.
     let lower = format!("lowerdir={}:/{}", base.display(), "x".repeat(5000));
     let overlay = mount("overlay", Path::new("overlay"), &[&upper, &work, &lower]);
     let said = refusal(&host, &runtime, overlay);

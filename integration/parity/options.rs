@@ -131,8 +131,8 @@ fn the_shims_oom_score_is_one_above_its_callers_within_the_limit() {
         ["0", "7", "1000"].map(|score| {
             let mut shim = prepare(host, runtime);
             let direct = shim.command("start");
-            // A separate shell sets the score. An unprivileged process could not lower its own
-            // score again afterwards.
+            // A shell sets its own OOM score, and then runs `start`. If the test set its own score
+            // and had no privileges, it could not lower the score again.
             let script = format!("echo {score} > /proc/$$/oom_score_adj; \"$0\" \"$@\"; exit $?");
             let mut words = vec!["-c".as_ref(), script.as_ref(), direct.get_program()];
             words.extend(direct.get_args());
@@ -169,7 +169,7 @@ fn a_shim_with_debug_logs_has_no_second_socket() {
     let host = Containerd::start();
     let mut shim = prepare(&host, &runtime_under_test());
     let quiet = shim.command("start");
-    // Flags precede the action.
+    // A flag such as `-debug` must come before the action `start`.
     let mut words = vec![OsStr::new("-debug")];
     words.extend(quiet.get_args());
     let command = instead_of(&quiet, &host, quiet.get_program(), &words);

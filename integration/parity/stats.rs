@@ -95,8 +95,8 @@ const STATIC: &[&str] = &[
     "op",
 ];
 
-/// Disk operations that cgroup v1 certainly counts for the container. Counts of others may be
-/// missing: reads may come from memory, and writes may reach the disk later.
+/// Disk operations that cgroup v1 counts for the container in every run. The counts of others are
+/// zero in some runs: reads may come from memory, and writes may reach the disk later.
 const SURE_OPERATIONS: [&str; 2] = ["[Write]", "[Total]"];
 
 /// True if the field is zero in some runs.
@@ -152,7 +152,8 @@ fn fields(metrics: &dyn MessageDyn) -> Fields {
         } else if line == "}" {
             path.pop();
         } else if let Some((name, value)) = line.split_once(": ") {
-            // The order of disk operations varies. So each of them is named after its operation.
+            // The order of disk operations varies. So name each entry after its operation, and not
+            // after its number in the list.
             if name == "op"
                 && let Some(last) = path.last_mut()
             {
@@ -266,8 +267,8 @@ fn metrics_are_reported_in_every_state() {
         api.kill("a", "", 9, false).expect("Kill");
         api.wait("a", "").expect("Wait");
         if !host.is_reference() {
-            // Our shim removes the cgroup when the container has exited. It reports the last
-            // metrics afterwards, too.
+            // Our shim removes the cgroup when the container has exited. Afterwards it still
+            // reports the last metrics.
             eventually("the container's cgroup is gone", PATIENCE, || {
                 !has_cgroup(host)
             });

@@ -126,7 +126,7 @@ fn a_client_can_wait_until_its_input_is_opened() {
         let (request, _output) = shim.create_request_with_stdio();
         let stdin = request.stdin.clone();
         let client = std::thread::spawn(move || {
-            // Opening the FIFO for writing takes until the shim has opened it for reading.
+            // Opening the FIFO for writing blocks until the shim has opened it for reading.
             let mut input = std::fs::File::options().write(true).open(stdin)?;
             input.write_all(b"words\n")
         });

@@ -119,7 +119,8 @@ fn runc_does_not_stop_a_scope_that_has_stopped_by_itself() {
     assert_eq!(scopes(&host), "");
 }
 
-/// systemd and container engines in a container also move themselves to another cgroup.
+/// A container's first process may move itself to another cgroup, as systemd and container engines
+/// do.
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn an_exec_joins_the_cgroup_that_the_containers_init_moved_to() {

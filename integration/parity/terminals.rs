@@ -111,7 +111,7 @@ fn an_exec_owns_its_terminal() {
     assert_eq!(seen, ("/dev/pts/0\r\ngot\r\n".to_owned(), 3));
 }
 
-/// A script that prints the terminal's size at first, and whenever the size changes.
+/// A script that prints the terminal's size when it starts, and after each change of the size.
 const SAYS_SIZES: &str = "trap 'stty size' WINCH; stty size; while sleep 0.05; do :; done";
 
 #[test]

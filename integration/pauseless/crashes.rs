@@ -67,8 +67,8 @@ fn a_pod_whose_holder_dies_is_not_ready_and_can_be_recreated() {
     });
 }
 
-/// containerd 2.3 runs `delete` only for the sandbox of a dead shim. This `delete` also ends the
-/// other containers.
+/// If a shim has died, containerd 2.3 runs the `delete` command only for the sandbox. So this
+/// command must also end the pod's containers.
 #[test]
 fn a_pod_whose_shim_dies_is_not_ready_and_its_containers_end() {
     with_each_known(|node, handler| {
@@ -294,8 +294,8 @@ fn a_dead_pod_is_cleaned_up_by_its_own_kind_of_shim() {
 /// killed.
 const MOMENTS: [u64; 5] = [0, 3, 8, 15, 40];
 
-/// Maximum time until a shim exits if its containerd has died before it requested a pod. The shim
-/// waits for a while, because the request may still come.
+/// Maximum time until a shim exits if containerd dies before it requests a pod from this shim. The
+/// shim waits for a while, because the request may still come.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(45);
 
 /// Requests a pod. Calls `interrupt` when the pod's shim has run for `moment` milliseconds. Returns

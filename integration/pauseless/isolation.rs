@@ -93,7 +93,7 @@ fn the_holder_gives_no_access_to_the_node() {
     let secret = node.dir().join("config.toml");
     let secret = secret.display();
     for way in ["root", "cwd"] {
-        // `root` and `cwd` may be any directories that have no file of the node below them.
+        // These links may lead to any directory below which there are no files of the node.
         let through = curious.sh(&format!("cat /proc/1/{way}{secret} 2>&1 || true"));
         assert!(!through.contains("version"), "{way}: {through}");
         let listed = curious.sh(&format!("ls /proc/1/{way}/ 2>/dev/null || true"));

@@ -1,6 +1,5 @@
-//! Pods that the test creates as kubelet does, with and without a pause container. If a promise
-//! holds for both kinds of pods, both are tested. Pods without a pause container need containerd
-//! 2.3.
+//! Pods that the test creates as kubelet does, with and without a pause container. If both kinds of
+//! pods must behave the same, both are tested. Pods without a pause container need containerd 2.3.
 
 use crate::harness::{Cri, Handler, PodSpec, Version};
 

@@ -180,7 +180,8 @@ fn usher_lists_a_pod_by_name() {
     });
 }
 
-/// The shim makes the sandbox, so it knows the pod before its first container.
+/// The shim makes the sandbox of a pod without a pause container. So the shim knows the pod before
+/// the pod has a container.
 #[test]
 fn usher_lists_a_pod_without_containers() {
     if !is_known() {
@@ -193,7 +194,7 @@ fn usher_lists_a_pod_without_containers() {
     pod.end();
 }
 
-/// For its endpoint `/checkpoint`, kubelet makes the same call as this test.
+/// Makes the same call as kubelet's endpoint `/checkpoint`.
 #[test]
 fn a_container_continues_after_its_checkpoint() {
     if !criu_works() {

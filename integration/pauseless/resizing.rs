@@ -4,7 +4,7 @@ use crate::harness::{Cri, Handler, PATIENCE, PodSpec, Version, eventually};
 
 const MI: u64 = 1 << 20;
 
-/// Since 2.4, if the shim has made the sandbox, containerd tells the shim that the pod was resized.
+/// containerd 2.4 and later versions report a resized pod to the shim that has made its sandbox.
 #[test]
 fn a_pod_that_gets_more_memory_is_sized_for_its_containers() {
     if Version::of_containerd() < Version(2, 4) {

@@ -29,8 +29,8 @@ fn sysctls_of_the_pods_namespaces_apply_in_all_containers() {
 #[test]
 fn a_sysctl_of_the_node_is_refused_by_name_and_leaves_nothing() {
     with_each(|node, handler| {
-        // The last two settings apply to namespaces. This pod shares these namespaces with the
-        // node.
+        // The last two settings belong to the network namespace and the IPC namespace. This pod
+        // shares both with the node.
         for (name, value) in [
             ("vm.swappiness", "7"),
             ("kernel.nonesuch", "1"),

@@ -68,8 +68,8 @@ fn root_in_the_pod_is_unprivileged_on_the_node() {
         let map = app.sh("cat /proc/self/uid_map");
         let map: Vec<&str> = map.split_whitespace().collect();
         assert_eq!(map, ["0", "100000", "65536"]);
-        // The user namespace of the pod owns all other namespaces of the pod. The root user of the
-        // pod owns its files.
+        // The user namespace of the pod owns all other namespaces of the pod. The following files
+        // belong to the root user of the pod.
         for file in ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"] {
             assert_eq!(app.sh(&format!("stat -c %u {file}")), "0", "{file}");
         }

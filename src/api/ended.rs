@@ -39,12 +39,11 @@ pub trait Archive: fmt::Debug + Send + Sync {
     /// failure is only logged.
     fn keep(&self, pod: api::Pod);
 
-    /// Observes a decision about the pod, which is also in the shim's log. The default does
-    /// nothing.
+    /// Receives a decision about the pod, which the shim also logs. Does nothing by default.
     fn decided(&self, _: &Report) {}
 }
 
-/// The archive of this node, in files.
+/// Storage for the records of this node, in files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeArchive;
 
@@ -59,7 +58,7 @@ impl Archive for NodeArchive {
 }
 
 impl Ended {
-    /// The records in a subdirectory of this directory of sockets.
+    /// The records below `sockets`, the directory of the control sockets.
     pub fn in_directory(sockets: &Path) -> Ended {
         Ended {
             directory: sockets.join(ENDED),

@@ -12,7 +12,7 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::restriction, reason = "tests may panic"))]
-// Tests may block; only the serving thread must not.
+// Only the thread that serves requests must not block, so tests may.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may wait"))]
 
 #[expect(clippy::disallowed_methods, reason = "read before the shim serves")]

@@ -14,7 +14,7 @@ const ENGINE: &str = "engine";
 /// OCI runtime of earlier versions of usher. It may still be installed on nodes.
 const REMOVED_RUNTIME: &str = "usher-libcontainer";
 
-/// An option that chooses an OCI runtime which usher no longer has.
+/// The error for an option that chooses the OCI runtime that was removed from usher.
 #[derive(Debug, Error)]
 pub enum RemovedOption {
     #[error(

@@ -87,7 +87,8 @@ pub fn cause(cause: &Cause) -> (api::Cause, Option<(&str, u32)>) {
     }
 }
 
-/// Inverse of [`cause`]; `None` if this version of usher does not know the cause.
+/// Converts the reason for a termination back from the API; `None` if this version of usher does
+/// not know the reason.
 pub fn cause_of(cause: api::Cause, name: &str, code: u32) -> Option<Cause> {
     let name = name.to_owned();
     Some(match cause {
@@ -244,8 +245,8 @@ fn set_turn(message: &mut api::Obstacle, step: Step, defer: Option<&str>) {
     message.step = Some(api::StepName::from(step).into());
 }
 
-/// Converts an obstacle that is another container: returns the progress of that container. `None`
-/// if the obstacle is something else, or if this version of usher does not know the progress.
+/// Returns the progress of the container that another container waits for. `None` if the obstacle
+/// is something else, or if this version of usher does not know the progress.
 pub fn missing_of(told: &api::Obstacle) -> Option<Missing> {
     let state = told.state.unwrap_or_default().enum_value_or_default();
     Some(match told.missing.enum_value_or_default() {
@@ -341,8 +342,8 @@ impl From<HookKind> for api::Hook {
     }
 }
 
-/// Converts a hook; `None` for a hook that the core does not run, or if this version of usher does
-/// not know it.
+/// Converts a hook to the core's type. `None` for a postStart handler, which has no `HookKind`, or
+/// if this version of usher does not know the hook.
 pub fn hook_of(told: api::Hook) -> Option<HookKind> {
     match told {
         api::Hook::HOOK_TERMINATION => Some(HookKind::Termination),

@@ -26,7 +26,6 @@ impl Completion {
     }
 }
 
-/// The script for a shell.
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Usher::command(), "usher", &mut script);

@@ -22,7 +22,7 @@ const EACH: usize = 2048;
 /// can repeat many values even in a small manifest.
 const ANYWAY: usize = 1 << 24;
 
-/// The time of the output, in seconds since 1970.
+/// The present time for the commands, in seconds since 1970.
 const NOW: f64 = 1.7e9;
 
 pub fn explain(input: &[u8]) {
@@ -116,7 +116,7 @@ fn explained(document: &Node) -> Vec<Result<String, Failure>> {
     pods.map(explain).collect()
 }
 
-/// Checks the output for a pod with arbitrary contents.
+/// Reads the input as a shim's answer about a pod, and checks the output of the commands for it.
 pub fn answers(input: &[u8]) {
     let Ok(pod) = api::Pod::parse_from_bytes(input) else {
         return;

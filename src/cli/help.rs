@@ -22,7 +22,7 @@ pub(super) struct Help {
     markdown: bool,
 }
 
-/// The topic of a help request.
+/// The subject of a help text: a page of the reference, or a command.
 pub(super) enum HelpTopic {
     Page(Topic),
     Command(Box<clap::Command>),

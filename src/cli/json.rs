@@ -34,8 +34,8 @@ pub(super) fn json_on(pod: &api::Pod, node: Option<&str>) -> Result<Value, Failu
     Ok(value)
 }
 
-/// Parses the output of `json`, which may come from another version of usher. Drops unknown fields,
-/// and reads each unknown name of an enum's value as that enum's `UNKNOWN`.
+/// Parses the output of `json`, which may come from another version of usher. Drops unknown fields.
+/// Reads an enum value with an unknown name as the `UNKNOWN` of its enum.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ fn reword(value: &mut Value, kind: &RuntimeType) {
     }
 }
 
-/// The inverse of [`reword`].
+/// Undoes [`reword`]: converts words back to enum numbers and to statuses.
 fn unword(value: &mut Value, kind: &RuntimeType) {
     match kind {
         RuntimeType::Enum(all) => {

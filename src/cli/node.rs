@@ -65,7 +65,7 @@ pub(super) struct Found {
 /// An update of a watched pod, to be shown.
 pub(super) struct Update {
     pub socket: PathBuf,
-    /// The present pod. None if the pod has ended or its shim is gone.
+    /// The pod as it is now. None if the pod has ended or its shim is gone.
     pub pod: Option<api::Pod>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Update {
 pub(super) struct StopAnswer {
     /// The pod before the request.
     pub pod: api::Pod,
-    /// The error is the shim's refusal.
+    /// An error if the shim refused the request.
     pub answer: Result<api::StopResponse, ttrpc::Status>,
 }
 
@@ -182,7 +182,6 @@ impl Node {
         }
     }
 
-    /// Makes a call to a shim.
     pub(super) fn ask<T>(
         &self,
         socket: &Path,
@@ -318,7 +317,7 @@ async fn within<T>(
     })
 }
 
-/// Asks all shims at the same time.
+/// Calls `question` for all sockets at the same time. Returns each socket with its answer.
 async fn ask_all<T, F>(
     sockets: impl IntoIterator<Item = PathBuf>,
     question: impl Fn(PathBuf) -> F,
@@ -363,9 +362,9 @@ async fn stop(socket: &Path, request: &api::StopRequest) -> Result<StopAnswer, N
     Ok(StopAnswer { pod, answer })
 }
 
-/// The reason for an error from a connected shim.
+/// Finds the reason why a call to a connected shim failed with `error`.
 fn no_answer(socket: &Path, error: ttrpc::Error) -> NoAnswer {
-    // A shim that exits first removes its socket, and then closes its connections.
+    // An exiting shim removes its socket before it closes its connections.
     if !socket.exists() {
         return NoAnswer::Ended;
     }
@@ -402,7 +401,7 @@ async fn watch_all(directory: &Path, tell: mpsc::Sender<Update>) {
     }
 }
 
-/// The state of a watch.
+/// Facts about the shim of a watched pod.
 #[derive(Default)]
 struct Watched {
     has_answered: bool,
@@ -489,8 +488,8 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert_eq!(ask(), "the shim at SOCKET does not answer within 500ms");
         let hangs_up = std::thread::spawn(move || {
-            // The listener accepts two connections. The first one is that of the call that timed
-            // out.
+            // The listener first accepts the connection of the earlier call, which timed out, and
+            // then that of the next call.
             for _ in 0..2 {
                 drop(listener.accept().unwrap());
             }

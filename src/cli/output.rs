@@ -133,7 +133,7 @@ impl Stdout {
         }
     }
 
-    /// An output whose reader is gone.
+    /// Standard output that is a pipe without a reader.
     #[cfg(test)]
     pub(super) fn closed() -> Stdout {
         let (_, writer) = io::pipe().expect("a pipe");
@@ -174,9 +174,9 @@ impl Table {
         table
     }
 
-    /// Adds a row, and escapes line breaks in its cells, since a line after the first would not
-    /// stay in its column. If a style spans a line break, papergrid 0.18 even reads beyond the end
-    /// of a cell's text when it copies the cell (`Text::clone`).
+    /// Adds a row. Escapes line breaks in its cells, because further lines of a cell would not stay
+    /// in its column. If a style spans a line break, papergrid 0.18 even reads beyond the end of a
+    /// cell's text when it copies the cell (`Text::clone`).
     pub(super) fn row<T: Display>(&mut self, cells: impl IntoIterator<Item = T>) {
         let on_one_line = |cell: T| printable(&cell.to_string()).replace('\n', r"\n");
         self.rows.push(cells.into_iter().map(on_one_line).collect());
@@ -327,7 +327,6 @@ fn style(text: &str) -> Option<usize> {
     text.len().checked_sub(rest.len())
 }
 
-/// A value in a style.
 pub(super) fn styled(style: Style, what: impl Display) -> String {
     format!("{style}{what}{style:#}")
 }

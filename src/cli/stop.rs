@@ -120,8 +120,8 @@ impl Stop {
     }
 }
 
-/// Returns the sockets of the running pods among `pods`, and true if all of them run. Prints an
-/// error for each other pod.
+/// Finds the running pods that the arguments `pods` name. Returns the sockets of their shims, and
+/// true if each argument names a running pod. Prints an error for each other argument.
 fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
     let mut sockets = Vec::new();
     for pod in pods {
@@ -141,7 +141,7 @@ fn title(pod: &api::Pod) -> String {
 }
 
 impl Stops<'_> {
-    /// Asks all shims that have not answered yet, at the same time.
+    /// Asks all shims that have not answered yet to stop their pods.
     fn ask(&mut self, progress: &mut Progress<'_>) {
         let gives_up = self.began.elapsed() >= self.answer_within;
         let is_first = !std::mem::replace(&mut self.has_asked, true);
@@ -245,7 +245,8 @@ impl Progress<'_> {
 }
 
 impl Stopping {
-    /// The record of a pod that is being stopped. On an idle machine the pod stops within `limit`.
+    /// Records the state of a pod at the beginning of its stop. On an idle machine the pod stops
+    /// within `limit`.
     fn new(pod: api::Pod, limit: Duration) -> Stopping {
         let began = Instant::now();
         let limit = limit.saturating_add(BEYOND_GRACE);

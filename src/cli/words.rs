@@ -30,7 +30,8 @@ pub(super) fn word_in(all: &EnumDescriptor, number: i32) -> String {
     }
 }
 
-/// The number of the enum value with this word, or that of the unknown value.
+/// The number of the enum value with this word. For an unknown word, the number of the enum's
+/// unknown value.
 pub(super) fn number_in(all: &EnumDescriptor, word: &str) -> i32 {
     let mut numbers = all.values().map(|value| value.value());
     let number = numbers.find(|number| word_in(all, *number) == word);

@@ -15,12 +15,12 @@ pub struct Share {
     pace: u32,
     /// Largest debt in CPU time. Work has to wait if its expected cost would make the debt larger.
     ahead: Duration,
-    /// The time when the whole debt is paid off.
+    /// The time when no debt is left. There is no debt if this time has passed.
     paid_at: Time,
 }
 
 impl Share {
-    /// Returns a share of 1/`pace` of a core, without a debt.
+    /// Returns a limit of 1/`pace` of a core, with no debt at the beginning.
     pub const fn new(pace: u32, ahead: Duration) -> Share {
         Share {
             pace,
@@ -36,7 +36,7 @@ impl Share {
             .before(self.in_time(self.ahead.saturating_sub(expected)))
     }
 
-    /// Returns the time in which a share of 1/`pace` of a core provides the CPU time `cost`.
+    /// Returns the time that must pass to pay off the CPU time `cost`.
     pub fn in_time(&self, cost: Duration) -> Duration {
         cost.saturating_mul(self.pace)
     }

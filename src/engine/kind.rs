@@ -13,8 +13,9 @@ use usher_linux::reaper::Reaper;
 
 use super::{Engine, EngineError};
 
-/// Makes engines, and does their part of the program's commands `start`, `delete` and `-info`. A
-/// process that executes such a command serves no requests, so the methods for commands may block.
+/// Makes engines of one kind. Also does the part of the program's commands `start`, `delete` and
+/// `-info` that depends on the kind of engine. A process that executes such a command serves no
+/// requests, so the methods for commands may block.
 pub trait EngineKind: fmt::Debug + Sync {
     /// Makes an engine for containers of containerd's `namespace`; `reaper` reaps their processes.
     fn engine(&self, namespace: &str, reaper: Reaper) -> Arc<dyn Engine>;
@@ -22,13 +23,14 @@ pub trait EngineKind: fmt::Debug + Sync {
     /// True if this first argument makes the program run as a helper process of the engine.
     fn is_mode(&self, argument: &OsStr) -> bool;
 
-    /// Runs as a helper process of the engine. The program's name is not among the arguments.
+    /// Runs this process as a helper process of the engine. `arguments` do not include the
+    /// program's name.
     fn run_mode(&self, arguments: &[OsString]);
 
-    /// True if the message is options for engines of this kind.
+    /// True if the message contains options for engines of this kind.
     fn are_options(&self, message: &Any) -> bool;
 
-    /// Reads options, including those in a file that they name.
+    /// Reads options. If they name a file, reads the options in that file.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ pub trait EngineKind: fmt::Debug + Sync {
     ) -> Result<(), EngineError>;
 }
 
-/// The options that matter before a container is created.
+/// The options that the program needs before any container exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartOptions {
     /// Name or path of the OCI runtime; empty for the default.

@@ -31,7 +31,7 @@ pub trait Testbed {
     /// says, and the programs of its execs behave as `execs` says.
     fn order(&self, id: &str, has_own_pid_namespace: bool, runs: Runs, execs: Runs) -> Order;
 
-    /// The request to create a container. The creation fails.
+    /// The request to create a container that cannot be created.
     fn broken_order(&self, id: &str) -> Order;
 
     /// The request to execute a program in a container. The program behaves as `execs` says.

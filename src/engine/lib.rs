@@ -1,5 +1,4 @@
-//! The engine: makes, starts, kills, freezes, updates, checkpoints and removes containers for the
-//! actor.
+//! The engine: makes, starts, kills, freezes, updates, checkpoints and removes containers.
 //!
 //! Code above these traits knows nothing of runc, processes, `/proc` or cgroup directories. The
 //! crate `usher-oci` is the real engine, which runs an OCI runtime's commands. `sim` is a simulated
@@ -10,7 +9,7 @@
 //! | handle | purpose |
 //! |---|---|
 //! | [`Engine`] | reads bundles |
-//! | [`EngineKind`] | makes engines, and does their part of the program's commands |
+//! | [`EngineKind`] | makes engines, and does the engine-specific part of the program's commands |
 //! | [`Container`] | a container, from its bundle on, through all its restarts in place |
 //! | [`Init`] | the container's current init process |
 //! | [`Process`] | an exec in the container |
@@ -74,13 +73,13 @@ pub use usher_linux::cgroup::scores::{Change, Outcome as ScoreOutcome};
 pub use usher_linux::cgroup::values::{Knob, UNLIMITED};
 pub use usher_linux::probe::Attempted;
 
-/// Work that runs concurrently with everything else.
+/// A boxed future, which its receiver can run concurrently with other work.
 pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The engine of a shim. It makes a container from each bundle.
 pub trait Engine: fmt::Debug + Send + Sync {
-    /// Returns work that reads the file named in the options of a Create, because a slow disk can
-    /// delay the read. The work returns the options with the content of the file. `None` if the
+    /// Returns a future that reads the file named in the options of a Create. A slow disk can delay
+    /// the read. The future returns the options with the content of the file. Returns `None` if the
     /// options name no file.
     fn read_options_file(&self, _order: &Order) -> Option<Work<Result<Any, EngineError>>> {
         None
@@ -161,7 +160,7 @@ pub struct OwnSandbox {
     pub hostname: Option<String>,
 }
 
-/// Facts of a bundle that the code above the engine needs.
+/// Properties of a container, read from its bundle, that the shim needs outside the engine.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub annotations: BTreeMap<String, String>,
@@ -207,8 +206,8 @@ pub trait Container: fmt::Debug + Send + Sync {
     /// and streams, and with all updates of its resources. The new init waits for its release.
     ///
     /// Laws: no earlier process of the container is left when the new one is created. A failure
-    /// leaves no process or cgroup behind. Once canceled, the call waits for nothing more, because
-    /// the container's exit is published only after the call.
+    /// leaves no process or cgroup behind. A canceled call returns without further waits, because
+    /// the shim publishes the container's exit only after the call.
     ///
     /// # Errors
     ///
@@ -262,7 +261,7 @@ pub trait Container: fmt::Debug + Send + Sync {
     ) -> Option<Work<()>>;
 }
 
-/// Settings of a creation that are not in the bundle.
+/// Settings for the creation of a container, in addition to those in its bundle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CreateOptions {
     /// OOM score of the container's processes, in place of the score in the bundle. It also applies
@@ -311,7 +310,7 @@ pub struct NewInit {
 /// resolves for every kind of exit.
 pub struct ExitFuture(pub Work<io::Result<ExitStatus>>);
 
-/// Facts of the previous init that a restart in place needs.
+/// Data about the container's previous init process, which a restart in place needs.
 #[derive(Debug, Default)]
 pub struct PreviousInit {
     /// Cgroup of the container's processes.
@@ -324,7 +323,7 @@ pub struct PreviousInit {
     pub resources: Option<Value>,
 }
 
-/// A container that is restored from a checkpoint when it is released.
+/// A created container whose program is to continue from a checkpoint.
 #[async_trait]
 pub trait Restoration: fmt::Debug + Send {
     /// Restores the container: its program continues. A terminal is connected to the given streams.
@@ -499,8 +498,8 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// PID of the process. Another process may get it after the exit.
     fn pid(&self) -> i32;
 
-    /// Sends a signal to the process. A signal other than SIGKILL is delivered only once the
-    /// process executes its own program.
+    /// Sends a signal to the process. A signal other than SIGKILL is delayed until the process
+    /// executes its own program.
     ///
     /// Law: returns [`EngineError::Gone`] after the exit.
     fn kill(&self, signal: Signal) -> SignalProgress;
@@ -517,7 +516,7 @@ pub struct ExecOrder {
     /// Upper limit of the process's OOM score.
     pub oom_score: Option<i32>,
     pub paths: Paths,
-    /// FIFOs of the output at `paths`, as far as they were [opened](Init::prepare_for_exec) before.
+    /// Output FIFOs at `paths` that were [opened](Init::prepare_for_exec) in advance.
     pub fifos: EarlyFifos,
 }
 
@@ -585,7 +584,7 @@ pub trait Cgroup: fmt::Debug + Send + Sync {
     fn watch_oom(self: Arc<Self>, tell: Box<dyn Fn() + Send + Sync>) -> Option<Box<dyn OomWatch>>;
 
     /// Sets the OOM score of all processes in the cgroup, including processes that start meanwhile.
-    /// A notification of `superseded` ends the change early.
+    /// The caller notifies `superseded` if another change follows. Then this change ends early.
     ///
     /// # Errors
     ///
@@ -633,8 +632,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The kernel's error.
     async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
 
-    /// The pod's overhead in the unit of `knob`: the value `found` minus the part of the pod's
-    /// containers (`allotment`).
+    /// The pod's overhead, in the unit of `knob`: the value `found` for the whole pod, minus the
+    /// total of its containers in `allotment`.
     fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
 
     /// The CPU quota and the CPU weight that result from these limits and requests.
@@ -651,8 +650,8 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// If the cgroup manager rejects the values.
     async fn notify_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError>;
 
-    /// Writes a note into a bundle with the values that the cgroup had `before` the shim's changes.
-    /// If this shim dies, the shim's `delete` command restores these values.
+    /// Writes a note into a bundle: the values that the cgroup had `before` the shim's changes. If
+    /// this shim dies, the shim's `delete` command restores these values.
     ///
     /// # Errors
     ///

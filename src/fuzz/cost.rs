@@ -55,7 +55,7 @@ const JUDGED_IN: Duration = Duration::from_millis(50);
 /// Factor like [`SLOWNESS`], for judging a pod. It is higher because parsing JSON suffers most
 /// without optimization.
 const JUDGING_SLOWNESS: u32 = if cfg!(debug_assertions) { 40 } else { 1 };
-/// Bytes that may be allocated at the same time for each byte of a review or a manifest.
+/// Bytes that may be allocated at the same time for each byte of an admission review or a manifest.
 const JUDGED: usize = 4;
 /// Bytes that may be allocated at the same time in addition to [`JUDGED`], whatever the size of the
 /// input. They also cover the containers, because a pod has at most 1,000 of them.
@@ -99,7 +99,8 @@ pub const RESERVED_FOR_A_MESSAGE: usize = 10_000_000;
 ///
 /// # Panics
 ///
-/// If `read` has more than `anyway + each * size` bytes allocated at once.
+/// If `read` allocates too much memory: more than `anyway` bytes plus `each` bytes for each parsed
+/// byte, at one time.
 pub fn assert_bounded<T>(size: usize, each: usize, anyway: usize, read: impl FnOnce() -> T) -> T {
     let mut outcome = None;
     let memory = allocation_counter::measure(|| outcome = Some(read()));
@@ -166,7 +167,7 @@ fn try_within<T>(allowed: Duration, mut work: impl FnMut() -> T) -> Result<T, Du
     Err(shortest)
 }
 
-/// Returns the factor by which this thread needs longer for `yardstick` than expected; at least 1.
+/// Returns how many times longer than expected this thread takes for `yardstick`; at least 1.
 fn slowness() -> f64 {
     let begin = cpu_time();
     std::hint::black_box(yardstick());

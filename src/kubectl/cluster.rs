@@ -17,7 +17,7 @@ pub struct Cluster {
     pub namespace: String,
 }
 
-/// Why a request to the API server failed, with its message.
+/// The reason why a request to the API server failed, with a message.
 #[derive(Debug)]
 pub enum ApiError {
     Forbidden(String),

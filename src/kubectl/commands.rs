@@ -186,7 +186,7 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     let Listing { pods, unanswered } = list_pods(&view, nodes, true).await?;
     let found = match choose(&full, pods.clone(), |(pod, _)| pod)? {
         Some(found) => Some(found),
-        // Searches by id. A pod with this name is skipped, because it is in another namespace.
+        // Take `which` as an id. A pod with the name `which` is in another namespace, so skip it.
         None => {
             let by_id = |(pod, _): &Placed| pod.name != which;
             let pods = pods.into_iter().filter(by_id).collect();
@@ -218,7 +218,7 @@ async fn find(options: &ClusterOptions, which: &str) -> Result<Placed, Failure> 
     })
 }
 
-/// Adds the namespace to a name without one.
+/// Puts the user's namespace before a pod's name, unless the name contains a namespace.
 fn full_name(cluster: &Cluster, which: &str) -> String {
     match which.contains('/') {
         true => which.to_owned(),

@@ -67,7 +67,7 @@ pub struct View {
 pub struct Node {
     pub name: String,
     pod: String,
-    /// Why the pod cannot be used; `None` if it can.
+    /// The reason why the pod cannot be used; `None` if it can be used.
     trouble: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct Answer<T> {
 /// Parser of a node's standard output.
 pub type Parse<T> = fn(&str) -> anyhow::Result<T>;
 
-/// Why a node did not answer.
+/// The reason why a node did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// The user may not execute commands in the node's pod. Holds the API server's message.

@@ -1,7 +1,7 @@
-//! Edges to Linux: processes, cgroups, mounts, streams, connections.
+//! Access to Linux: processes, cgroups, mounts, streams, connections.
 //!
-//! Nothing here decides anything about pods; [`usher_core`] does that. This crate takes from it
-//! values such as sizes and signals.
+//! This crate makes no decisions about pods; [`usher_core`] makes them. It uses types of
+//! `usher_core`, such as probes and exit statuses.
 //!
 //! | module | content |
 //! |---|---|

@@ -101,7 +101,7 @@ struct Waiting {
     meter: Option<Meter>,
 }
 
-/// A process whose exit only the owner of this value receives.
+/// A child process. Only the owner of this value can wait for the exit of the process.
 #[derive(Debug)]
 pub struct Child {
     pid: i32,
@@ -114,8 +114,9 @@ pub struct ParentThread {
     _end: mpsc::Sender<()>,
 }
 
-/// Makes the reaper keep the exits of unknown processes while a command starts a process. So the
-/// caller can [claim](Expectation::claim) that process even after the exit of the process.
+/// Makes the reaper keep the exits of unknown processes until this value is dropped. So the caller
+/// can [claim](Expectation::claim) a process that a command has started, even if the process has
+/// already exited.
 #[derive(Debug)]
 pub struct Expectation {
     reaper: Reaper,
@@ -251,8 +252,8 @@ impl Reaper {
     ///
     /// If the program cannot be spawned.
     pub fn spawn_self(&self, command: &mut Command) -> io::Result<Child> {
-        // Hold the lock until the child is in the table, so that its exit cannot be collected
-        // before. std's own Child neither waits nor kills when dropped.
+        // Hold the lock until the child is in the table, because nothing may collect its exit
+        // before that. Dropping std's `Child` neither kills the process nor waits for it.
         let mut table = self.lock();
         let pid = pid_of(&sys::spawn(command)?)?;
         Ok(table.wait_for(pid, self.meter.clone()))

@@ -43,10 +43,10 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 /// child.
 ///
 /// Without a `pre_exec` step, std would call glibc's `posix_spawn`. Its child ignores signal 32
-/// (`SIGCANCEL`), and so does each program that the child executes, in the end every container of a
-/// pod. With a step, std calls fork(2), which changes no signal's action. The step itself resets
-/// both signals, because this process may ignore them: systemd starts its services with
-/// `posix_spawn`, too.
+/// (`SIGCANCEL`), and so do all programs that the child executes. In the end, every container of a
+/// pod would ignore this signal. With a step, std calls fork(2), which changes no signal's action.
+/// The step itself resets both signals, because this process may ignore them: systemd starts its
+/// services with `posix_spawn`, too.
 ///
 /// # Errors
 ///

@@ -137,7 +137,7 @@ fn name(kind: LinuxNamespaceType) -> String {
     name.as_str().unwrap().to_owned()
 }
 
-/// The expected size of a container with these resources.
+/// The requests and limits that the shim should read from these resources.
 fn size(resources: Option<&LinuxResources>) -> Size {
     let mut size = Size::UNLIMITED;
     let cpu = resources.and_then(|it| it.cpu().as_ref());

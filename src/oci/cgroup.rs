@@ -190,8 +190,9 @@ pub fn restore_pod_cgroup(bundle: &Path) {
     }
 }
 
-/// Tells systemd the restored value, because otherwise the next daemon-reload would set the dead
-/// shim's value again. Does not wait for systemd, because containerd gives `delete` little time.
+/// Tells systemd the restored value of the pod's cgroup. Otherwise the next daemon-reload would set
+/// the dead shim's value again. Does not wait for systemd, because containerd gives `delete` little
+/// time.
 fn have_systemd_know(note: &Note) {
     let Some((unit, property)) = note.systemd() else {
         return;

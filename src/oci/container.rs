@@ -76,8 +76,8 @@ pub(super) struct OciContainer {
     pub has_poststop_hooks: bool,
 }
 
-/// A reference to a container. [`Container`] is implemented for the reference and not for
-/// [`OciContainer`], because each new [`OciInit`] keeps a copy of the reference.
+/// A reference to a container. The methods of [`Container`] give each new [`OciInit`] a copy of the
+/// reference. So this type implements the trait, and [`OciContainer`] does not.
 #[derive(Debug)]
 pub(super) struct Handle(pub Arc<OciContainer>);
 
@@ -244,7 +244,7 @@ impl Container for Handle {
 }
 
 impl OciContainer {
-    /// Stream settings of the container or of an exec, whose ID is `id`.
+    /// Stream settings of a process. `id` is the ID of the container or of the exec.
     pub(super) fn setting<'a>(&'a self, id: &'a str, is_shared: bool) -> Setting<'a> {
         Setting {
             id,

@@ -45,8 +45,8 @@ fn said(text: &str) -> Shortened<'_> {
 }
 
 impl RuntimeError {
-    /// Passes on the output that the runtime itself has written to the streams of the new process.
-    /// Does nothing if this error already quotes that output.
+    /// Passes the output in `streams` on to the client. So far, only the runtime itself has written
+    /// output there. Does nothing if this error already quotes the runtime's message.
     pub(super) fn unless_said(&self, streams: &mut Streams) {
         if !matches!(self, RuntimeError::Failed { .. }) {
             streams.pass_on();

@@ -124,9 +124,9 @@ impl Process for OciProcess {
         self.pid
     }
 
-    /// Sends a signal to the exec. The shim answers Start when `runc exec` returns, a moment before
-    /// the exec's program is executed. In that moment runc's own code in the process would handle
-    /// the signal. So any signal but SIGKILL is sent only after the program was executed.
+    /// Sends a signal to the exec. The shim answers Start when `runc exec` returns. For a moment
+    /// after that, the process still runs runc's own code, which would handle the signal. So any
+    /// signal but SIGKILL is sent only after the process has executed its program.
     fn kill(&self, signal: Signal) -> SignalProgress {
         if signal == Signal::KILL {
             return SignalProgress::Done(self.kill_now(signal));

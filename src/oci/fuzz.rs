@@ -24,8 +24,8 @@ const EACH: usize = 96;
 /// byte of input.
 const ANYWAY: usize = 128 * 1024;
 
-/// Bound like [`EACH`], for the JSON of a process. It is higher, because in a list the two bytes
-/// `0,` of JSON take 32 bytes of memory, and the list's capacity exceeds its length.
+/// Bound like [`EACH`], for the JSON of a process. The bound is higher, because two bytes of JSON
+/// (`0,` in a list) become a value of 32 bytes, and the capacity of a list exceeds its length.
 const JSON_EACH: usize = 256;
 const JSON_ANYWAY: usize = 16 * 1024;
 
@@ -99,8 +99,8 @@ pub fn bundle(input: &[u8]) {
     assert_eq!(before, after);
 }
 
-/// Asserts that a container's configuration gets a mount of the pod's `/etc/hosts`, and that
-/// nothing else than its mounts changes.
+/// Asserts that a container's configuration gets a mount of the pod's `/etc/hosts`, and that only
+/// its mounts change.
 fn assert_shared(config: &str) {
     let files = [("/etc/hosts", PathBuf::from("/b/hosts"))];
     let share = |config: &str| with_shared(config, &files);
@@ -134,13 +134,13 @@ fn assert_one_place(before: &str, after: &str) {
     let new = String::from_utf8_lossy(&after[..after.len() - end]);
     // The next field may begin with the same letters as the new field of the score. For example,
     // `{"old":1}` becomes `{"oomScoreAdj":5,"old":1}`. Then the difference begins at the second
-    // `o`, and the inserted text is `omScoreAdj":5,"o`. In each case the inserted text is a part of
-    // the new field written twice.
+    // `o`, and the inserted text is `omScoreAdj":5,"o`. To cover such cases, look for the inserted
+    // text in two copies of the field, one after the other.
     let field = format!(r#""oomScoreAdj":{SCORE},"#).repeat(2);
     assert!(field.contains(&*new), "{new}");
 }
 
-/// Parses runtime options, as a message and as text in a message.
+/// Parses the input as runtime options: as a message, and as the text in a message.
 pub fn options(input: &[u8]) {
     let read = |any: &Any| {
         let read = || options::from_any(Some(any));

@@ -211,10 +211,11 @@ impl Init for OciInit {
         if let Err(error) = retry_on_exhaustion(kill_all).await {
             tracing::debug!(container = self.id(), %error, "no processes left to kill");
         }
-        // The runtime may have left processes: crun kills nothing in the cgroups below the
-        // container's cgroup, and from 1.2 on runc kills nothing once the init is gone. The shim
-        // kills them only if the cgroup's name shows that it belongs to the container alone,
-        // because any other cgroup may have foreign processes.
+        // The runtime may have left processes. crun kills nothing in the cgroups below the
+        // container's cgroup. runc 1.2 and later kill nothing once the init is gone.
+        //
+        // The shim kills the remaining processes only if the cgroup's name shows that it belongs to
+        // the container alone. Any other cgroup may have foreign processes.
         let cgroup = self.cgroup.get();
         if let Some(cgroup) = cgroup.filter(|cgroup| cgroup.is_named_after(self.id()))
             && !cgroup.end_all(REST_ENDS_WITHIN).await

@@ -30,8 +30,8 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// Writes the record into the bundle `first`. Writes nothing if `first` is the container's own
-    /// bundle.
+    /// Writes a record of this container into `first`, the bundle of the pod's first container.
+    /// Writes nothing if this container is the first one.
     ///
     /// # Errors
     ///

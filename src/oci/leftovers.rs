@@ -44,10 +44,9 @@ pub(super) struct Leftover {
     id: String,
     runtime: OciRuntime,
     cgroups: BTreeSet<PathBuf>,
-    /// Lock on the runtime's state of the container. Two `delete` commands may find the same
-    /// container: the `delete` for this container, and the `delete` for the pod's first container.
-    /// `None` if the runtime has no state of the container, or if the other command has held the
-    /// lock for too long.
+    /// Lock on the runtime's state of the container. The container's own `delete` and the `delete`
+    /// of the pod's first container may both find this container. `None` if the runtime has no
+    /// state of the container, or if the other command has held the lock for too long.
     _lock: Option<Flock<File>>,
 }
 
@@ -107,9 +106,9 @@ impl Leftover {
     }
 }
 
-/// Finds what is left of the pod's first container and of the others, all at the same time. Each
-/// search may wait for a command of the OCI runtime. The search for the first container may also
-/// wait for another `delete`.
+/// Finds what is left of the pod's first container and of the others. All searches run at the same
+/// time, because each may wait for a command of the OCI runtime. The search for the first container
+/// may also wait for another `delete`.
 pub(super) fn find_all(
     namespace: &str,
     first: &Joined,
@@ -189,7 +188,8 @@ fn lock(state: &Path, when_locked: WhenLocked) -> Option<Flock<File>> {
 /// deleted, whereas a killed `create` leaves cgroups that are recorded nowhere.
 pub(super) fn await_commands(bundle: &Path) -> bool {
     let logs = command_logs(bundle);
-    // Usually the shim has ended normally and left no logs: then do not search all processes.
+    // A shim that has ended normally has removed the logs of its commands. Without logs, no command
+    // can be found, so the search of all processes is left out.
     if logs.is_empty() {
         return false;
     }

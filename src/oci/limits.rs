@@ -35,7 +35,7 @@ pub fn of_create(call_timeout: Option<Duration>) -> Duration {
 pub struct TimeLimits(AtomicU32);
 
 impl TimeLimits {
-    /// Current time limit of a command.
+    /// Time limit of the next attempt of a command.
     pub fn limit(&self, verb: Verb) -> Duration {
         let usual = verb.limit();
         if verb != Verb::Delete {

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-/// Maximum number of bytes that are read, at the end of the log, where the reason is.
+/// Maximum number of bytes that are read from the end of the log, where the reason is.
 const AT_MOST: u64 = 64 * 1024;
 
 /// Maximum number of braces at which parsing starts. If no log entry begins at a brace, the parser
@@ -49,8 +49,8 @@ pub(super) fn last_error_of(text: &[u8]) -> Option<String> {
         let errors = entries.by_ref().map_while(Result::ok);
         let errors = errors.filter(|entry| entry.level.eq_ignore_ascii_case("error"));
         last = errors.last().map(|entry| entry.msg).or(last);
-        // The next parser begins where this parser has stopped. If this parser has stopped at the
-        // opening brace of `object`, the next parser begins just after the brace.
+        // Go on where this parser has stopped. If the parser has stopped at the opening brace of
+        // `object`, skip the brace.
         rest = object
             .get(entries.byte_offset().max(1)..)
             .unwrap_or_default();

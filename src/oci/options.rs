@@ -117,10 +117,10 @@ pub enum OptionError {
     Removed(#[from] RemovedOption),
 }
 
-/// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, it
-/// passes on the table of options in its configuration: from containerd 1.7 on as text
-/// (`ConfigBody`), before as [a file's name](name_a_file). The caller has to [add that file's
-/// content](with_file) first.
+/// Reads the options of a Create. If containerd's CRI plugin does not know the runtime type, the
+/// plugin passes on a table of options from its configuration. containerd 1.7 and later pass it as
+/// text (`ConfigBody`), earlier versions as [the name of a file](name_a_file). In the second case,
+/// the caller first has to [add the file's content](with_file).
 ///
 /// # Errors
 ///
@@ -233,9 +233,9 @@ fn one_line(error: &str) -> OptionError {
 }
 
 impl Options {
-    /// Owner of the pipes of a process. An ID that the options leave out (0) becomes that of root
-    /// in the container's user namespace, because the program could not reopen `/dev/stdout` with
-    /// another owner. Docker leaves both IDs out for a shim that is not containerd's own.
+    /// Owner of the pipes of a process. If the options leave an ID out (0), root's ID in the
+    /// container's user namespace takes its place. With another owner, the program could not reopen
+    /// `/dev/stdout`. Docker leaves both IDs out, unless the shim is containerd's own.
     pub fn owner(&self, bundle: &Bundle) -> Owner {
         let (root_uid, root_gid) = bundle.root();
         let or = |id: u32, root: u32| if id == 0 { root } else { id };
@@ -272,8 +272,8 @@ impl From<oci::Options> for Options {
     }
 }
 
-/// True if systemd has to make the cgroups although no option says so. A caller that passes no
-/// options requests this by the form of the cgroup's path. False if systemd does not run.
+/// True if systemd has to make the cgroups although the caller has configured no options. Such a
+/// caller requests this by a cgroup path in systemd's form. False if systemd does not run.
 pub fn implies_systemd_cgroup(sent: Option<&Any>, options: &Options, bundle: &Bundle) -> bool {
     let is_configured = sent.is_some_and(|sent| are_configured(sent, options));
     !is_configured && bundle.has_systemd_cgroup() && systemd_runs()
@@ -283,9 +283,9 @@ pub(super) fn systemd_runs() -> bool {
     Path::new(SYSTEMD_RUNS).is_dir()
 }
 
-/// True if the caller's configuration has a table of options. `options` is the content of `sent`.
-/// For a container in a pod without a pause container, containerd sends options even without such a
-/// table, but then only the address of the shim's Task API is set.
+/// True if the caller's configuration has a table of options. `options` are the options in `sent`.
+/// Without such a table, containerd may still send options for a container in a pod without a pause
+/// container. These options are only the address and version of the shim's Task API.
 fn are_configured(sent: &Any, options: &Options) -> bool {
     if name(sent) != RUNC {
         return !sent.value.is_empty();
@@ -388,9 +388,8 @@ mod tests {
         let is_configured = |any: &Any| are_configured(any, &from_any(Some(any)).unwrap());
         assert!(!is_configured(&sent(|_| {})));
         assert!(is_configured(&sent(|options| options.set_io_uid(7))));
-        // If its configuration has no options, containerd sends a message with the address of the
-        // Task API and nothing else. So a message without this address has the options of the
-        // configuration, even if the message is empty.
+        // This message lacks the address of the Task API. containerd sends such a message only if
+        // its configuration has a table of options.
         assert!(is_configured(&any(RUNC, Vec::new())));
         assert!(!is_configured(&any(GENERIC, Vec::new())));
         assert!(is_configured(&wrapped(3, "SystemdCgroup = false\n")));

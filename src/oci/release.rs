@@ -36,10 +36,11 @@ const SHORT_LOOKS: (u32, Duration) = (5, Duration::from_micros(100));
 const LONG_LOOKS: (u32, Duration) = (1000, Duration::from_millis(1));
 
 /// Releases container `id` with init process `pid`, and returns once its program has been executed.
-/// If the container is frozen, this waits until it is thawed, or until `gone` resolves because the
-/// init has exited.
+/// If the container is frozen, this waits until the container is thawed, or until `gone` resolves
+/// because the init has exited.
 ///
-/// The future must not be dropped early: closing the FIFO unread kills the container.
+/// The future must not be dropped early. If the shim closes runc's FIFO before the init has written
+/// its byte, the init dies.
 ///
 /// # Errors
 ///
@@ -53,8 +54,8 @@ pub async fn release(
 ) -> Result<(), EngineError> {
     let directory = runtime.state_dir(id);
     if has_poststart_hooks || !state::is_parked_by_runc(&directory) {
-        // The runtime's `start` command returns even if the program has exited already. Only this
-        // command then knows whether the program has run.
+        // The runtime's `start` command returns even if the program has already exited, so `gone`
+        // is not needed. The command's result tells if the program was executed.
         return Ok(runtime.start(id).await?);
     }
     let fifo = state::fifo(&directory);
@@ -65,7 +66,7 @@ pub async fn release(
         byte = read_byte(&gate) => (byte.map_err(|error| cannot("read", error))?, false),
         // The init has exited, so closing the FIFO can no longer kill it. Just before the execution
         // of the program, the init writes a byte into the FIFO. If the FIFO has the byte, the
-        // program was executed. Otherwise the init died before the execution.
+        // container counts as released. Otherwise the init died before the execution.
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
@@ -74,8 +75,8 @@ pub async fn release(
     // As long as this file exists, runc treats the container as not started yet.
     std::fs::remove_file(&fifo).map_err(|error| cannot("remove", error))?;
     if !is_gone {
-        // From here on the execution cannot fail. So the program has been executed even if the shim
-        // notices only the exit of the init.
+        // The init has written its byte. So the container counts as released, even if the program
+        // exits before the shim notices the execution.
         tokio::select! {
             biased;
             () = see_execution(&gate, pid) => {}
@@ -97,8 +98,8 @@ fn open_gate(fifo: &Path) -> io::Result<AsyncFd<OwnedFd>> {
 /// container must not be released, and runc's code would handle a signal that is meant for the
 /// program.
 async fn see_execution(gate: &AsyncFd<OwnedFd>, pid: i32) {
-    // The execution closes the init's end of the FIFO. runc 1.1.12 and later close that end just
-    // before the execution. Further bytes in the FIFO do not matter.
+    // Read until the init closes its end of the FIFO. The execution closes this end; runc 1.1.12
+    // and later close it just before. Bytes that come until then do not matter.
     while read_byte(gate).await.unwrap_or(false) {}
     await_execution(pid).await;
 }
@@ -187,7 +188,8 @@ mod tests {
         init
     }
 
-    /// Simulates a busy machine, on which the exit is seen before the execution.
+    /// Simulates a busy machine, on which the shim notices the program's exit before it notices the
+    /// program's execution.
     #[tokio::test]
     async fn a_program_that_exits_before_its_execution_is_seen_counts_as_released() {
         let dir = tempfile::tempdir().unwrap();

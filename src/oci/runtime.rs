@@ -172,7 +172,7 @@ impl OciRuntime {
         if let Err(error) = outcome {
             if error.is_cut_short()
                 && let Ok(pid) = read_pid(verb, pid_file).await
-                // The process may have been killed with its command.
+                // The kill of the command may have killed the process, too.
                 && self.reaper.may_claim(pid)
             {
                 let child = expectation.claim(pid);
@@ -210,8 +210,8 @@ impl OciRuntime {
         self.exec_within(limit, id, process, oom_score, stdio).await
     }
 
-    /// Repeats an earlier exec of the caller in a container, without streams. `limit` is the time
-    /// limit of the runtime's command.
+    /// Repeats an exec that the caller has made before: executes `process` in container `id`,
+    /// without streams. `limit` is the time limit of the runtime's command.
     ///
     /// # Errors
     ///

@@ -88,8 +88,8 @@ pub(super) fn noted(state: &[u8]) -> BTreeSet<PathBuf> {
     paths.into_iter().flatten().collect()
 }
 
-/// Returns the cgroups that runc's state file lists, if a deletion of the container removes only
-/// these cgroups and the state. Otherwise, or if the file cannot be read, returns `None`.
+/// Returns the cgroups in runc's state file. Returns `None` if the file cannot be read, or if a
+/// deletion may have to do more than remove these cgroups and the state.
 pub fn only_cgroups(directory: &Path) -> Option<BTreeSet<PathBuf>> {
     let state = fs::read(directory.join(RUNC)).ok()?;
     let state: State = serde_json::from_slice(&state).ok()?;

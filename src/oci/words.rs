@@ -19,8 +19,8 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Queues the write of a message. Returns `None`, and drops the message, if the queue is full.
-    /// The returned work ends when the message is written.
+    /// Queues a message; `write` is the work that writes the message. The returned work ends when
+    /// `write` has ended. If the queue is full, drops the message and returns `None`.
     pub fn enqueue(&self, write: Rest) -> Option<Work<()>> {
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
             tracing::debug!("message to the container's owner dropped: too many wait for the disk");

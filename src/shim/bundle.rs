@@ -1,4 +1,5 @@
-//! Converts the content of a container's bundle to the terms of the core.
+//! Reads the pod's plan and the description of a new container from the facts of a container's
+//! bundle.
 
 use crate::calls::{CallError, Kind};
 use usher_core::lifecycle::{BundleFacts, Demands, NewContainer};

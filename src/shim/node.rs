@@ -16,7 +16,7 @@ pub struct Node {
     pub publisher: Arc<dyn Publish>,
     pub clock: Arc<dyn Clock>,
     pub archive: Arc<dyn Archive>,
-    /// The administrator's rules, as read when the shim began.
+    /// The administrator's rules for the pods of this node, as read when the shim began.
     pub rules: Rules,
 }
 

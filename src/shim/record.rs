@@ -90,7 +90,7 @@ pub enum What {
     Executed,
     /// The container has completed its start.
     Ready,
-    /// A person released the container before its turn came.
+    /// A person released the container before the shim would have released it.
     Released,
     /// The caller asked the shim to send a signal. `is_stop` is true if the core treats the signal
     /// as a stop signal, which is never so for SIGKILL.
@@ -109,7 +109,7 @@ pub enum What {
     Exited(u32),
     /// The shim reported this exit code to the caller.
     Reported(u32),
-    /// The container will be restarted in place after this time.
+    /// The shim will restart the container in place after this pause.
     BackingOff(Duration),
     /// The restart in place failed for this reason.
     NotRestarted(Box<str>),
@@ -122,9 +122,10 @@ pub enum What {
     /// The postStart handler of a restart in place ended, or kubelet's postStart handler failed.
     /// The text is the reason if the handler failed.
     PostStarted(Option<Box<str>>),
-    /// The core decided not to run this defer container.
+    /// The shim will not run this defer container (a container that runs only when its pod
+    /// terminates).
     Skipped,
-    /// The core let a defer container run for this long after the end of the grace period.
+    /// This defer container may go on for this long after the end of the grace period.
     Extended(Duration),
     Gone,
     /// The core began the termination of the pod.
@@ -148,9 +149,9 @@ pub struct FailedProbe {
 }
 
 impl Record {
-    /// Records that a container is being created. If an earlier container has the same name,
-    /// replaces its history, except its kills and its last failed probe, and counts a restart.
-    /// Ignores a new name if the record already has too many names.
+    /// Records that a container is being created. If an earlier container has the same name, begins
+    /// its history anew and counts a restart. Only the numbers of restarts and kills and the last
+    /// failed probe stay. Ignores a new name if the record already has too many names.
     pub fn creates(
         &mut self,
         now: Time,
@@ -159,7 +160,8 @@ impl Record {
     ) {
         self.began.get_or_insert(now);
         self.changes = self.changes.wrapping_add(1);
-        // The name of a sandbox is its id, which people do not know.
+        // A sandbox has only an id, which tells people nothing. So record each sandbox under a
+        // fixed name.
         let name = match kind {
             ContainerKind::Sandbox => SANDBOX,
             ContainerKind::Workload => name,
@@ -200,8 +202,8 @@ impl Record {
         }
     }
 
-    /// Records an event of a container. Ignores a container that is not in the record: there were
-    /// too many names, or a later container has replaced this one under the same name.
+    /// Records an event of a container. Ignores the event if the container is not in the record.
+    /// Either there were too many names, or a later container has the same name.
     pub fn note(&mut self, now: Time, id: &ContainerId, what: What) {
         if let Some(index) = self.names.iter().position(|past| past.id == *id) {
             self.note_of(now, index, what);
@@ -294,7 +296,7 @@ impl Record {
             Report::DeferSkipped { name } => self.note_of_name(now, name, What::Skipped),
             Report::Extended { name, by } => self.note_of_name(now, name, What::Extended(*by)),
             Report::GraceOver { .. } => self.push(now, None, What::GraceOver),
-            // Only the log has these reports.
+            // These reports go only to the log.
             Report::Released { .. }
             | Report::Stretched { .. }
             | Report::InvalidTransition { .. }
@@ -308,8 +310,9 @@ impl Record {
     }
 
     /// Records when each stage of the pod's start is first done, and when the pod is first ready.
-    /// An item of `stages` is the name of the stage's first container, which identifies the stage,
-    /// and true if the stage is done. `is_ready` is true if all sidecars and apps are ready.
+    /// Each item of `stages` is a pair: the name of the stage's first container, which identifies
+    /// the stage, and true if the stage is done. `is_ready` is true if all sidecars and apps are
+    /// ready.
     pub fn progress<'a>(
         &mut self,
         now: Time,
@@ -442,7 +445,8 @@ impl Record {
     }
 
     /// The finished steps of the pod's current termination, with the time that each took. If
-    /// containers that were started too late need a further termination, its steps follow.
+    /// containers that were started too late need another termination, its steps follow those of
+    /// the earlier one.
     pub fn steps(&self) -> &[(Step, Duration)] {
         &self.steps
     }

@@ -89,7 +89,7 @@ impl Program {
 
 fn main() -> ExitCode {
     let pair = Pair::make(HOST, SystemTime::now()).expect("a certificate");
-    // Cargo adds `--bench`.
+    // Ignore the argument `--bench`, which Cargo adds.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|it| it != "--bench")

@@ -54,7 +54,7 @@ async fn serve(address: SocketAddr, directory: PathBuf) {
         .with_cert_resolver(Arc::new(served));
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind(address).await.expect("its address");
-    // Renamed into place, so that a reader never sees a part of the file.
+    // Write another file and rename it, so that a reader never sees a part of the file.
     let unfinished = directory.join("unfinished");
     let bundle = serde_json::to_vec(&ByteString(pair.authorities)).expect("base64");
     fs::write(&unfinished, bundle).expect("a file");

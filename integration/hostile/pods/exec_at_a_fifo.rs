@@ -1,5 +1,5 @@
-//! A running container has replaced files by FIFOs. The OCI runtime reads these files before an
-//! exec and blocks. So the programs of probes and hooks never run.
+//! A running container has replaced files by FIFOs. The OCI runtime reads these files before it
+//! executes a program in the container, so it blocks. The programs of probes and hooks never run.
 
 use super::super::stage::{own_root, without_rights};
 use super::{Container, Pod, sleeper};

@@ -64,8 +64,8 @@ pub struct Pod {
     pub cpu_millis: u64,
     /// An attack made once while the pod runs.
     pub meanwhile: fn(&Stage),
-    /// A further attack, which is carried out right before the pod ends. The file `/shared/end` is
-    /// made at this time.
+    /// A further attack, right before the pod ends. After this attack, the test makes the file
+    /// `/shared/end`.
     pub at_its_end: fn(&Stage),
     /// The commands of the OCI runtime that hang from the beginning of the pod's termination.
     pub hangs: &'static [&'static str],
@@ -79,7 +79,7 @@ pub struct Pod {
 pub struct Container {
     pub name: &'static str,
     pub args: &'static [&'static str],
-    /// Changes the configuration of the container, which by default is that of `ctr`.
+    /// Changes the default configuration of the container.
     pub edit: fn(&Stage, &mut Value),
     pub stdio: Stdio,
 }

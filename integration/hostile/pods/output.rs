@@ -32,8 +32,8 @@ pub const PODS: &[Pod] = &[Pod {
         Container::new("web", &["/bin/busybox", "yes"]),
     ],
     meanwhile: read_slowly,
-    // The reader never pauses long enough for the shim to give up early. So the shim waits for its
-    // whole limit before it reports the exit.
+    // The shim stops waiting for a reader that pauses for too long. This reader makes only short
+    // pauses, so the shim waits for its maximum time before it reports the exit.
     told_late: Duration::from_secs(2),
     ..Pod::NEW
 }];

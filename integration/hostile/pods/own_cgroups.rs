@@ -1,5 +1,5 @@
-//! Containers that make deep and many cgroups below their own, and move their processes there, as a
-//! privileged container can.
+//! Containers that can write to their cgroups, as privileged containers can. They make many nested
+//! cgroups below their own, and move their processes there.
 
 use serde_json::{Value, json};
 

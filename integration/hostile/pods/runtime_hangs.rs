@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::{Container, Pod, Stage, sleeper};
 use crate::harness::add_poststart_hook;
 
-/// Adds a hook, so that the shim has to call the OCI runtime's `start` to release the container.
+/// Adds a poststart hook. The shim releases a container with such a hook by the OCI runtime's
+/// `start`.
 fn with_a_hook(_: &Stage, config: &mut Value) {
     add_poststart_hook(config);
 }

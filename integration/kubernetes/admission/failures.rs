@@ -67,10 +67,9 @@ pub fn while_the_webhook_is_down_only_pods_that_need_it_wait(case: &Case) {
     assert!(plain().ok());
 }
 
-/// `LOAD`: number of pods in a batch. `BEING_CREATED`: number of pods of a batch that may still be
-/// missing when the next batch begins. A replica of the webhook is killed while batches are
-/// created.
+/// Number of pods in a batch. While batches are created, a replica of the webhook is killed.
 const LOAD: usize = 30;
+/// Number of pods of a batch that may still be missing when the next batch begins.
 const BEING_CREATED: usize = 20;
 
 pub fn replicas_are_killed_in_turn_while_pods_are_created(case: &Case) {
@@ -233,8 +232,8 @@ fn issue(webhook: &Webhook, wanted: &Wanted) {
     assert!(finished.ok(), "{}", finished.err());
 }
 
-/// Writes the authority into webhook configurations, as cert-manager does. An annotation of a
-/// configuration asks for this.
+/// Writes the certificate authority into the webhook's configurations, as cert-manager does. Each
+/// configuration has an annotation that requests this.
 fn inject_authority(webhook: &Webhook, wanted: &Wanted) {
     let text = webhook.kubectl(&["get", "secret", &wanted.secret, "--output", "json"]);
     let secret: Value = serde_json::from_str(&text).expect("JSON");

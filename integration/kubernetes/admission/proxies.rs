@@ -100,8 +100,8 @@ pub fn a_job_with_an_injected_proxy_completes(case: &Case) {
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations["usher/apps"], app, "{annotations:#}");
         match name.ends_with("native") {
-            // kubelet orders a native sidecar, so the webhook does not list it as a sidecar of
-            // usher.
+            // kubelet itself starts and stops a native sidecar in order. So the webhook does not
+            // list it as a sidecar of usher.
             true => {
                 assert_eq!(annotations["usher/native-init"], proxy, "{annotations:#}");
                 assert_eq!(annotations["usher/sidecars"], Value::Null);

@@ -135,8 +135,9 @@ pub fn jobs_with_a_container_injected_by_opentelemetry_complete(case: &Case) {
     let _cert_manager = CertManager::install(cluster);
     let _webhook = Webhook::install(cluster);
     let default = directory("opentelemetry-operator").join("manifests/default");
-    // The operator would make network policies, for which it needs the API server's EndpointSlice.
-    // The API server of the test cluster makes no EndpointSlice (`--endpoint-reconciler-type`).
+    // By default, the operator makes network policies, and needs the API server's EndpointSlice for
+    // them. The API server of the test cluster makes no EndpointSlice
+    // (`--endpoint-reconciler-type`). So the policies are turned off.
     let text = manifest(cluster, &default, OPERATOR).replace(
         "--zap-log-level=info",
         "--feature-gates=-operator.networkpolicy,-operand.networkpolicy",

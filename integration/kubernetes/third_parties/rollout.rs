@@ -24,7 +24,7 @@ const ROUNDS: usize = 3;
 /// The order of the pod's containers.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// All are ordinary containers, which Kubernetes does not order.
+    /// The proxy and the log shipper are ordinary containers, which Kubernetes does not order.
     None,
     /// The proxy and the log shipper are native sidecars.
     Native,
@@ -166,7 +166,8 @@ struct Counts {
     times: Vec<Duration>,
 }
 
-/// Measures all proxies in all orders, and prints the counts as Markdown.
+/// Measures rolling updates with each proxy and each order of the containers. Prints the counts as
+/// Markdown.
 pub fn print(cluster: &Cluster) {
     import_packages(cluster);
     println!(

@@ -2,9 +2,9 @@
 //! as the default runtime. Lists the tests whose outcomes differ. `scripts/test-kubernetes
 //! --upstream` runs this program.
 //!
-//! The tests contain etcd and an API server, and start kubelet. They use the usual paths of a node,
-//! on a [machine](super::machine) that sees only its own cgroups. The script [node](node) prepares
-//! this machine.
+//! The program of the tests contains etcd and the API server. The tests start both, and kubelet.
+//! They use the usual paths of a node, on a [machine](super::machine) that sees only its own
+//! cgroups. The script [node](node) prepares this machine.
 
 mod outcomes;
 
@@ -259,8 +259,8 @@ impl<'a> Suite<'a> {
         put("over/etc/cni/net.d/pods.conflist", settings::network());
         put(CONTAINERD_CONFIG, self.containerd());
         put("kubelet.json", kubelet());
-        // The type of machine in this description does not matter, because it is the same in both
-        // runs.
+        // The tests check the machine against this description. A minimal description is enough,
+        // because the machine is the same in both runs.
         put("system.json", json!({ "os": "Linux" }).to_string());
     }
 
@@ -309,7 +309,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.resta
         self.machine.as_ref().expect("the machine is on")
     }
 
-    /// Runs the tests. Their report contains the outcomes.
+    /// Runs the tests. The exit status is ignored, because the report contains the outcomes.
     fn run(&self, words: &[String]) {
         let node = concat!(
             env!("CARGO_MANIFEST_DIR"),

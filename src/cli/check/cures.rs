@@ -32,9 +32,9 @@ enum Place {
     /// The installer needs `--prefix` with this directory, because containerd searches the
     /// directory's subdirectory `bin`.
     Prefix(PathBuf),
-    /// The command first copies the shim into this directory, which containerd searches. The
-    /// installer's `--prefix` does not help: it stands for a directory `PREFIX/bin`, and containerd
-    /// searches no directory named `bin`.
+    /// With `--prefix`, the installer would install to `PREFIX/bin`, but containerd searches no
+    /// directory named `bin`. So the command first copies the shim into this directory, which
+    /// containerd searches.
     Copied(PathBuf),
 }
 

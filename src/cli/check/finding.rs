@@ -20,7 +20,7 @@ pub(super) enum Group {
     Configuration,
 }
 
-/// The subject of a check.
+/// The part of the node that a check is about, and its group in the report.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     pub(super) group: Group,
@@ -38,7 +38,8 @@ pub(crate) struct Finding {
     pub(super) says: String,
     #[serde(flatten)]
     pub(super) cure: Cure,
-    /// The value of `code` again. Serialized as the place in the manual that explains the problem.
+    /// The same code as in `code`. In JSON it becomes the place in the manual that explains the
+    /// problem.
     #[serde(serialize_with = "place")]
     see: Option<Code>,
 }

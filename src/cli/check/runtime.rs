@@ -194,8 +194,8 @@ fn entry(node: &Node, cures: &Cures) -> Finding {
             )),
         };
     }
-    // Lines to add would not be safe: if a configuration file contains only usher's runtime,
-    // containerd 1 drops its built-in runtime. So the report proposes the installer.
+    // The report proposes no lines to add, but the installer: containerd 1 drops its built-in
+    // runtime if a configuration file contains only usher's runtime.
     let says = format!(
         "containerd has no runtime of type {TYPE} or with a runtime_path to {PROGRAM}; expected one in {}",
         node.config.display()
@@ -279,7 +279,7 @@ fn binary_name(runtime: &Table) -> Option<String> {
     program.map(str::to_owned)
 }
 
-/// The shim's error about an option that chooses an OCI runtime which usher no longer has.
+/// The shim's error if an option chooses the OCI runtime that was removed from usher.
 fn refusal(runtime: &Table) -> Option<RemovedOption> {
     let options = options_of(runtime)?;
     let mut options = options.iter();

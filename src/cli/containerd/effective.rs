@@ -93,7 +93,7 @@ impl Effective {
         })
     }
 
-    /// The configuration's table without this runtime and without the names of the imported files.
+    /// The whole configuration, except this runtime and the names of the imported files.
     pub(crate) fn without(&self, runtime: &str) -> Table {
         let mut rest = self.table.clone();
         rest.remove("imports");

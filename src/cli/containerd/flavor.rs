@@ -46,7 +46,7 @@ pub(crate) struct Source {
     pub(crate) form: SourceForm,
 }
 
-/// The relation of a [`Source`] to the configuration generated from it.
+/// The form of a [`Source`]: a template, a whole configuration, or a file to be merged with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourceForm {
     /// A template of the whole configuration. It can have a line that includes the flavor's own

@@ -51,7 +51,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) text: String,
-    /// The first two numbers, so that 1.7 comes before 1.10.
+    /// The major and the minor version as numbers, so that 1.7 comes before 1.10.
     pub(crate) release: (u32, u32),
 }
 
@@ -74,8 +74,9 @@ struct Running {
 }
 
 impl Node {
-    /// Collects the facts about the node. Values that the caller does not give come from the
-    /// running containerd with this configuration file.
+    /// Collects the facts about the node. Without `config`, takes the configuration file of the
+    /// given `flavor`. Other missing values come from the running containerd, if there is one. If
+    /// `config` or `flavor` is given, only a containerd that uses this configuration file counts.
     pub(crate) fn look(
         program: Option<PathBuf>,
         config: Option<PathBuf>,

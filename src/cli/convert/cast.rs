@@ -23,7 +23,7 @@ pub(super) enum Starting {
     Sidecar,
 }
 
-/// Settings of defer containers that the proposals add to a pod's spec.
+/// Fields of a pod's spec from the proposals for defer containers.
 const DEFER_FIELDS: [&str; 5] = [
     "deferContainerGracePeriodExtension",
     "deferContainerGracePeriodExtensionInterval",

@@ -25,7 +25,7 @@ pub(super) struct Rewrite {
 /// The probe whose success tells the shim that a sidecar has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// The startup probe alone. kubelet, too, waits only for this probe of a native sidecar.
+    /// Only the startup probe. kubelet waits for the same probe of a native sidecar.
     ByStartupProbe,
     /// The startup probe or, if the sidecar has none, its readiness probe. KEP-753's draft waits
     /// until "sidecars become ready".
@@ -186,8 +186,8 @@ impl Rewrite {
         }
     }
 
-    /// Converts a defer container. Removes all of kubelet's probes, since the shim holds the
-    /// container most of the time.
+    /// Converts a defer container. Removes all probes, since kubelet would probe the container even
+    /// while the shim holds it. The liveness probe becomes an annotation.
     pub(super) fn defer(&mut self, container: &mut Node) {
         let name = container.text_of("name").unwrap_or_default().to_owned();
         if let Some(probe) = container.take("livenessProbe") {

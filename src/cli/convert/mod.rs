@@ -118,8 +118,8 @@ pub(super) fn convert(documents: &mut [Node], options: &Options) -> anyhow::Resu
     }
 }
 
-/// If a pod has a field that was discussed for Kubernetes and that nothing supports, returns a
-/// sentence about the field.
+/// If a pod has a field for an order of containers that neither Kubernetes nor usher supports,
+/// returns a sentence about the field.
 pub(super) fn unknown_form(pod: &Node) -> Option<String> {
     unknown::in_spec(pod.get("spec")?)
 }

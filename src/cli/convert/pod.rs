@@ -128,7 +128,7 @@ fn policy(spec: &Node) -> &str {
 
 /// Rewrites all containers; `of_pod` is the pod's restart policy.
 fn rewrite_containers(cast: &mut RoleAssignment, of_pod: RestartPolicy, rewrite: &mut Rewrite) {
-    // Under Always kubelet restarts containers that it has stopped.
+    // Under Always, kubelet restarts a container after a failed liveness probe.
     let restarts = of_pod == RestartPolicy::Always;
     for container in &mut cast.native {
         rewrite.common(container, Role::NativeInit);

@@ -183,7 +183,7 @@ fn native_sidecars_become_containers_in_the_order_of_their_start() {
             "startup-probe.usher/proxy",
             Some(r#"{"tcpSocket":{"port":1}}"#),
         ),
-        // KEP-753: no probe but the startup probe tells whether a sidecar has started.
+        // In KEP-753, a readiness probe does not tell whether a sidecar has started.
         ("startup-probe.usher/logs", None),
     ] {
         assert_eq!(annotation(&pod, key), value, "{key}");
@@ -530,7 +530,7 @@ fn a_quantity_that_kubernetes_refuses_is_an_error() {
     }
 }
 
-/// A random pod of the proposals' API.
+/// A random pod to convert, with fields that were proposed for Kubernetes.
 #[derive(Debug, Clone)]
 struct Model {
     init: usize,
@@ -595,7 +595,7 @@ impl Model {
         (0..count).map(|n| format!("{what}-{n}")).collect()
     }
 
-    /// The manifest in the proposals' API.
+    /// The manifest before the conversion.
     fn manifest(&self) -> String {
         let mut text = format!("kind: Pod\nspec:\n  restartPolicy: {}\n", self.policy);
         text += "  initContainers:\n";

@@ -31,8 +31,8 @@ const SPECS: [&[&str]; 2] = [&["spec"], &["spec", "jobTemplate", "spec"]];
 /// The lists of containers that a pod's spec can have.
 const LISTS: [&str; 3] = ["initContainers", "containers", "deferContainers"];
 
-/// If a document looks like a pod but is not a Kubernetes object, returns a sentence about that.
-/// Also returns a sentence about an unknown field beside a pod template.
+/// Returns a sentence about a document without `kind` that looks like a pod, or about an unknown
+/// field in the spec of an object that contains a pod.
 pub(super) fn in_document(document: &Node) -> Option<String> {
     if document.get("kind").is_none() {
         let found = ["pod", "spec"]

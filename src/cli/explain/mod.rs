@@ -58,7 +58,7 @@ pub(super) struct Explain {
     how: How,
 }
 
-/// Options of the judgement and its output.
+/// Options other than the files: the rules of a node, `--strict`, and the output format.
 #[derive(Debug, Args)]
 pub struct How {
     /// A node's /etc/usher/config.toml, whose rules apply [default: no rules of a node]

@@ -724,8 +724,8 @@ fn caps_shorten_the_worst_case() {
     assert_eq!(of(&all), [5.0, 14.0, 19.0]);
     let parallel = format!("{all}, usher/sidecar-stop-order: Parallel");
     assert_eq!(of(&parallel), [5.0, 14.0, 17.0]);
-    // The app's own grace period counts from its stop signal. A preStop handler runs before the
-    // signal, so the app's grace period does not limit the step.
+    // The app's own grace period begins with its stop signal, after the preStop handler. So the
+    // step of the apps may last as long as without that grace period.
     let handler = FIVE.replace(
         "{name: app}",
         "{name: app, lifecycle: {preStop: {sleep: {seconds: 9}}}}",

@@ -102,8 +102,8 @@ pub(super) fn waits(pod: &api::Pod, now: f64) -> Vec<String> {
         let since = time::seconds(&wait.since).or(time::seconds(&container.since));
         let since = since.map_or(String::new(), |since| format!(" for {}", span(now - since)));
         let (awaited, end) = match is_held(container) && is_terminating(pod) {
-            // In a termination, the shim releases only defer containers. It stops this container
-            // instead.
+            // While a pod terminates, the shim releases only defer containers, and stops all other
+            // held containers.
             true => (
                 "its turn to stop".to_owned(),
                 "it ends when its turn comes".to_owned(),

@@ -52,8 +52,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Takes the text of containerd's configuration file. If there is no file, takes the `version`
-    /// that a new file gets.
+    /// Begins with `main`, the text of containerd's configuration file. If there is no such file,
+    /// `version` returns the layout of the new file.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl Found {
         self
     }
 
-    /// Sets the directories: those that an earlier installation created, and the `missing` ones,
-    /// which this installation has to create.
+    /// Adds the directories that an earlier installation created, and the `missing` ones, which
+    /// this installation has to create.
     pub(super) fn with_directories(mut self, missing: Vec<PathBuf>) -> Found {
         self.directories = self.made_directories();
         self.directories.extend(missing);

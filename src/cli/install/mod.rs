@@ -87,8 +87,8 @@ pub(super) struct Install {
     /// else /usr/local. For --remove: the directory of the configured shim]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// The owner of containerd, which decides the paths of its configuration and programs, and its
-    /// unit. Only plain containerd has been tried for real
+    /// The distribution to which containerd belongs. It decides the systemd unit, and the paths of
+    /// containerd's configuration and programs. Only plain containerd has been tried for real
     #[arg(long, value_enum, default_value = "auto")]
     flavor: FlavorArgument,
     /// containerd's configuration file [default: that of the running containerd, else

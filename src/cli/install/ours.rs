@@ -56,8 +56,8 @@ pub(super) fn without_ours(text: &str) -> Result<Bare, NoEnd> {
         is_made: false,
     };
     let mut begins = None;
-    // If the last line of the original text had no newline, the installer has added one. Then this
-    // value holds the length of the text with the newline, and the newline (`\n` or `\r\n`).
+    // Set if the last line of the original text had no newline, so that the installer added one.
+    // Holds the length of the text with this newline, and the newline itself (`\n` or `\r\n`).
     let mut unfinished = None;
     for (at, line) in text.split_inclusive('\n').enumerate() {
         let content = content(line);

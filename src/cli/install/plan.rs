@@ -13,17 +13,16 @@ use super::source::SourceText;
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) texts: Texts,
-    /// The texts with which the trial starts containerd. If a distribution generates the
-    /// configuration from a [source](Texts::source), they contain the configuration after the
-    /// change, as the distribution would generate it. They are the present texts if no trial is
-    /// needed.
+    /// The texts with which the trial starts containerd; the present texts if no trial is needed.
+    /// If a distribution generates the configuration from a [source](Texts::source), the main text
+    /// is the configuration that it would generate after the change.
     pub(super) tried: Texts,
 }
 
 /// The wanted state of containerd's configuration.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// The configuration has usher's runtime with this registration.
+    /// The configuration has usher's runtime, and names the shim in this way.
     Installed(Registration),
     /// The configuration has no lines of the installer.
     Removed,
@@ -260,8 +259,8 @@ fn have_the_same_values(old: &str, new: &str) -> bool {
     values(old).is_some_and(|old| Some(old) == values(new))
 }
 
-/// The tables of containerd's built-in runtime, runc, from the configuration `before`. In the new
-/// file the CRI plugin has the name `cri`.
+/// The tables of containerd's built-in runtime, runc, from the configuration `before`. `cri` is the
+/// CRI plugin's name in the new file.
 fn built_in(cri: &str, before: &Effective) -> Option<String> {
     const RUNC: &str = "runc";
     let (dumped, _) = before.cri()?;
@@ -293,7 +292,8 @@ fn built_in_of(ours: &str) -> String {
     tables.unwrap_or_default().to_owned()
 }
 
-/// Removes the dump's indentation and empty lines from a table.
+/// Replaces the indentation of a table from `containerd config dump`: none before headings, two
+/// spaces before keys.
 fn flush_left(item: &mut Item) {
     let Some(table) = item.as_table_mut() else {
         return;

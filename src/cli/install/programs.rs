@@ -110,7 +110,7 @@ pub(super) fn is_of_package(file: &Path) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// The running shims of a program.
+/// The number of running shims, and the outdated ones among them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Shims {
     pub all: usize,

@@ -215,7 +215,7 @@ fn lines_of_an_earlier_installer_stay_while_their_values_are_the_same() {
     assert_ne!(earlier, with);
     let earlier = main_only(&earlier);
     assert_eq!(plan(&earlier, &by_its_own_name).unwrap(), earlier);
-    // The installer replaces its lines if the values differ.
+    // The installer replaces its lines if they have other values than planned.
     let otherwise = plan(&earlier, &installed()).unwrap();
     assert_ne!(otherwise, earlier);
     assert_eq!(plan(&otherwise, &Goal::Removed).unwrap(), main_only(&text));
@@ -364,7 +364,7 @@ fn an_inline_table_that_cannot_be_extended_is_named() {
         "/etc/containerd/config.toml, line 5: plugins.\"{CRI}\".containerd is an inline table"
     );
     assert!(error.starts_with(&expected), "{error}");
-    // The installer's lines go into its own file, so the inline table can stay.
+    // The installer writes its lines to a file of its own, so the inline table can stay.
     let text = format!("version = 3\nimports = ['/x/*.toml']\n{IN_BRACES}");
     assert!(
         plan(&main_only(&text), &installed())

@@ -22,8 +22,8 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The directory of usher's programs in the unit files' texts. The installer replaces it by the
-/// real directory.
+/// The directory of usher's programs, as the unit files name it. The installer replaces this name
+/// by that of the real directory.
 const BIN: &str = "/usr/local/bin/";
 
 /// The unit files that are missing or outdated, each with its new text.

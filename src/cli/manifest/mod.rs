@@ -68,8 +68,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Node>, Failure> {
 #[error("{}", .0.to_string().replace('\n', " "))]
 pub(super) struct ParseError(Box<serde_saphyr::Error>);
 
-/// Maximum number of values that YAML aliases may repeat in a manifest. If the manifest has more
-/// bytes than this, the maximum is the number of its bytes.
+/// Maximum number of values that the aliases in a YAML manifest may repeat. A manifest with more
+/// bytes than this may repeat as many values as it has bytes.
 const REPEATED_VALUES: usize = 100_000;
 
 /// Parses documents as kubectl does. Where YAML 1.1 and YAML 1.2 differ, YAML 1.1 applies.

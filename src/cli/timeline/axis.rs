@@ -1,7 +1,7 @@
 //! The time axis: maps times to places on a line, and shortens long times without events.
 
-/// Share of the line that remains for a shortened time without events. If a second time without
-/// events is shortened afterwards, the share of the first grows.
+/// Share of the line that a shortened time without events takes. The share grows if another time
+/// without events is shortened afterwards.
 const QUIET_AT_MOST: f64 = 0.2;
 
 /// A time without events is shortened if it would otherwise take a larger share of the line than
@@ -54,7 +54,8 @@ impl Axis {
             .collect();
         let mut widths: Vec<f64> = gaps.iter().map(|(from, to)| to - from).collect();
         let mut cut = vec![false; gaps.len()];
-        // The widest gap is shortened first. Only then may a narrower gap take too large a share.
+        // The widest gap is shortened first. This enlarges the shares of all other gaps, so that
+        // the next one may have to be shortened as well.
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         let width = |index: &usize| widths.get(*index).copied().unwrap_or_default();
         order.sort_by(|one, other| width(other).total_cmp(&width(one)));
@@ -105,8 +106,8 @@ impl Axis {
         cut.map(|piece| (piece.start + piece.end) / 2.0).collect()
     }
 
-    /// Labels at round times since the beginning. Two labels are at least 80 % of `apart` away from
-    /// each other on the line. No label lies in a shortened segment.
+    /// Labels at round times since the beginning, but none in a shortened segment. The distance
+    /// between two labels on the line is at least 80 % of `apart`.
     pub(super) fn ticks(&self, apart: f64) -> Vec<Tick> {
         let mut ticks: Vec<Tick> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.is_cut) {

@@ -6,10 +6,11 @@ use super::super::choice::namespace;
 use super::super::{time, words};
 use super::axis::Axis;
 
-/// The smallest share of the line that a bar must take for the legend to explain its state.
+/// The shortest bar that can be seen, as a share of the line. The legend leaves out a state if all
+/// of its bars are shorter.
 const SEEN_FROM: f64 = 0.002;
 
-/// A whole timeline.
+/// The timeline of a pod, ready to be drawn.
 pub(super) struct Chart {
     pub title: String,
     pub status: String,
@@ -39,7 +40,7 @@ pub(super) struct Span {
     pub state: State,
 }
 
-/// The meaning of a bar.
+/// The state that a bar shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Held,
@@ -56,8 +57,8 @@ pub(super) struct Mark {
     pub text: String,
 }
 
-/// The meaning of a mark. Of overlapping marks, the one whose kind comes later in this list is
-/// visible.
+/// The event that a mark shows. If two marks overlap, the mark with the later kind in this list
+/// covers the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Asked,
@@ -249,7 +250,7 @@ fn pod_row(pod: &api::Pod, begin: f64, end: f64) -> Row {
 
 fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row {
     let created = time::seconds(&container.created).unwrap_or(begin);
-    // If no events of a container are recorded, its only bar is that of a running container.
+    // A container without recorded events gets one bar, as a running container.
     let mut pen = Pen::nowhere();
     let is_probed = container.role.enum_value() == Ok(api::Role::ROLE_SIDECAR);
     let mut has_events = false;
@@ -287,8 +288,8 @@ fn row(pod: &api::Pod, container: &api::Container, begin: f64, end: f64) -> Row 
     }
 }
 
-/// True for a sandbox that the caller killed. Callers end every sandbox by a kill, so this kill is
-/// no error.
+/// True for a sandbox that was killed only at containerd's request. containerd ends every sandbox
+/// by a kill, so this kill is no error.
 fn is_sandbox_of_caller(container: &api::Container) -> bool {
     let mut whys = container
         .kills
@@ -368,7 +369,7 @@ fn draw(pen: &mut Pen, at: f64, event: &api::Event, is_probed: bool) {
     }
 }
 
-/// Draws the bars of one row. A bar ends where the next change begins another.
+/// Draws the bars and marks of one row. A new bar ends the bar before it.
 struct Pen {
     open: Option<(f64, State)>,
     spans: Vec<Span>,

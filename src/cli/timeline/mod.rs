@@ -79,7 +79,7 @@ impl Timeline {
     }
 }
 
-/// Draws a pod with the least and the greatest width, and as a picture.
+/// Draws a pod as text with the least width, as text with the greatest width, and as a picture.
 #[cfg(any(test, fuzzing))]
 pub(super) fn draw_all(pod: &api::Pod, now: f64) -> ([String; 2], String) {
     let chart = Chart::of(pod, now);

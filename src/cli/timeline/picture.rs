@@ -39,7 +39,7 @@ text { font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue'
   .m-signal, .m-exit { fill: #e6edf3 } .bad { fill: #ff7b72 } .m-failure, .m-kill { fill: #ff7b72 }
 }";
 
-/// The text of an SVG file.
+/// The chart as the text of an SVG file.
 pub(super) fn draw(chart: &Chart) -> String {
     let rows = chart.rows.len() as f64;
     let bottom = TOP + rows * ROW;
@@ -279,7 +279,7 @@ mod tests {
             let bars = chart.rows.iter().flat_map(|row| &row.spans);
             let bars = bars.filter(|span| span.state == state).count();
             let class = format!("class=\"{}\"", state.word());
-            // The legend also contains the class, so the count is one higher.
+            // The legend uses the class, too, so there is one match more than bars.
             assert_eq!(picture.matches(&class).count(), bars + 1, "{class}");
         }
         assert!(picture.contains("worker: killed: the grace period was over"));

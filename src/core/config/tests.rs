@@ -360,8 +360,8 @@ fn head(table: &str) -> String {
     }
 }
 
-/// The keys of a table, as the error for an unknown key lists them. At the top of the file, the
-/// names of the tables are among them.
+/// The keys of a table, as the error for an unknown key lists them. For the top of the file (an
+/// empty name), the list also has the names of the tables.
 fn keys_of(table: &str) -> Vec<String> {
     let refused = parse(&format!("{}no-such-key = 1\n", head(table))).unwrap_err();
     let refused = refused.to_string();

@@ -29,7 +29,7 @@ pub struct Completion {
 pub enum CompletionError {
     #[error(transparent)]
     Patterns(#[from] PatternsError),
-    /// The shim refuses the annotations too.
+    /// The annotations are invalid, or the node's rules forbid them. The shim would refuse the pod.
     #[error(transparent)]
     Plan(#[from] Refusals),
 }
@@ -149,7 +149,8 @@ impl Work<'_> {
     }
 
     /// The completed lists in three groups: native init containers, sidecars with the startup
-    /// order, and apps. The lists of one group are valid only together.
+    /// order, and apps. The lists of a group are set together, because one of them alone can be
+    /// invalid.
     fn lists(&self) -> [Vec<(PodSetting, Vec<String>)>; 3] {
         let named = |list: &[String], containers: &[Container], wanted: &dyn Fn(&str) -> bool| {
             let mut all = list.to_vec();
@@ -197,7 +198,8 @@ impl Work<'_> {
         let name = container.name.as_str();
         let role = match self.plan.origin(name) {
             // Neither the pod's lists nor the node's rules name this container. The container is an
-            // app, a guest or, if it is in `initContainers`, a native init container.
+            // app, a guest (which usher leaves alone) or, if it is in `initContainers`, a native
+            // init container.
             Origin::Default => role(&self.plan, self.pod, name),
             Origin::Node if self.pod.has_init_container(name) => Role::NativeInit,
             _ => self.plan.role(name),
@@ -268,7 +270,8 @@ impl Work<'_> {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
         }
-        // A probe that is too long for an annotation is refused without parsing it.
+        // A probe that is too long for an annotation is not parsed, because `annotate` refuses it
+        // in any case.
         let (probe, lost) = match probe.text().len() > MAX_VALUE_BYTES {
             true => (probe.text().to_owned(), Vec::new()),
             false => {

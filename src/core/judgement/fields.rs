@@ -40,7 +40,7 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
     let Value::Object(mut fields) = probe else {
         return (probe, lost);
     };
-    // The API server replaces these zeros by the defaults.
+    // The API server replaces a 0 in these fields by the default.
     fields.retain(|key, value| !(NEVER_ZERO.contains(&key.as_str()) && *value == json!(0)));
     if fields
         .get("successThreshold")

@@ -63,7 +63,8 @@ impl Judgement {
         let read = without_patterns(&pod.annotations, pod).map(|annotations| {
             match Plan::parse_all(&annotations, rules) {
                 Ok(reading) => (Some(reading.plan), Vec::new()),
-                // Annotations that only exceed the limits of this node still yield a plan.
+                // If only the node's rules forbid the annotations, the plan is made without the
+                // rules.
                 Err(refusals) => (
                     Plan::parse(&annotations).ok(),
                     refusals.sentences().collect(),

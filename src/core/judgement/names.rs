@@ -107,9 +107,10 @@ fn check_cost(annotations: &Annotations, pod: &Pod) -> Result<(), PatternsError>
     Ok(())
 }
 
-/// Replaces an optional name by a plain name if the container exists. Otherwise removes the name
-/// and the container's settings. Containers in `initContainers` count as absent, because kubelet
-/// handles them. For example, an injector may have added a proxy there, as a native sidecar.
+/// Removes the mark of an optional name (`NAME?`) if the container exists. Otherwise removes the
+/// name and the container's settings. Containers in `initContainers` count as absent, because
+/// kubelet handles them. For example, an injector may have added a proxy there, as a native
+/// sidecar.
 pub(super) fn without_absent(annotations: &Annotations, pod: &Pod) -> Annotations {
     let is_there = |name: &str| pod.place(name).is_some();
     let mut absent: BTreeSet<&str> = BTreeSet::new();

@@ -7,9 +7,9 @@ use crate::plan::{Plan, Stage, StartMode};
 
 use super::start::Held;
 
-/// Maximum number of names that are shown of a list, and the maximum size of these names together
-/// in bytes. If there are more names, only their number is shown.
+/// Maximum number of names of a list that are shown. Further names are only counted.
 const SHOWN_NAMES: usize = 32;
+/// Maximum total size of the shown names, in bytes.
 const SHOWN_BYTES: usize = 1 << 10;
 
 /// The first names of a list; the last item tells how many more there are.
@@ -115,7 +115,8 @@ impl<'a> StartOrder<'a> {
         waits
     }
 
-    /// The containers that a container waits for if kubelet creates it after all others.
+    /// The waits of a container that kubelet creates after all others: it waits for every init
+    /// container and sidecar.
     pub(super) fn waits_of_last(&self) -> Waits<'a> {
         let mut staged = self.staged.iter();
         Waits {
@@ -147,8 +148,8 @@ impl Staged<'_> {
         self.place.is_none() || self.place > place
     }
 
-    /// True if the container at index `place` does not wait for this container, because this
-    /// container is optional and kubelet creates it later.
+    /// True if this container is optional, and kubelet creates it only after the container at index
+    /// `place`, which therefore does not wait for it.
     pub(super) fn is_missed_at(&self, place: Option<usize>) -> bool {
         self.is_optional && self.is_after(place)
     }

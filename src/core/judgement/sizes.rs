@@ -75,10 +75,12 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
     }
 }
 
-/// Returns the CPU request of the pod as a whole, and the largest CPU request of its containers at
-/// any time, both in millicores. Returns `None` if usher does not lower the pod's request. usher
-/// lowers a request that is larger than the second number, but no larger than the request of all
-/// containers together.
+/// Returns two CPU requests in millicores: the request of the pod as a whole, and the request of
+/// the containers that run at the same time, where it is largest. Returns `None` if usher does not
+/// lower the first to the second.
+///
+/// usher lowers a pod's request that exceeds the second, but not one that exceeds the request of
+/// all containers together.
 pub(super) fn lowered_cpu(plan: &Plan, pod: &Pod) -> Option<(u64, u64)> {
     let asked = pod.spec.resources?.requests.cpu_millis?;
     let together = containers(None, pod).effective().requests.cpu.0;
@@ -221,7 +223,7 @@ pub fn bytes(bytes: Option<u64>) -> String {
 }
 
 /// The requests and limits of the pod as a whole, if its manifest has them. If the pod has limits
-/// but lacks a request, the request is filled in as by Kubernetes 1.34. The value is the request of
+/// but lacks a request, adds the request that Kubernetes 1.34 would fill in. This is the request of
 /// the containers by Kubernetes' own formula, or the limit if the containers request nothing.
 fn whole(pod: &Pod) -> Option<Requirements> {
     let given = pod.spec.resources?;

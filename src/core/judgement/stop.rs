@@ -29,13 +29,15 @@ pub struct Termination {
 #[serde(rename_all = "camelCase")]
 pub struct RunAgain {
     pub container: String,
-    /// Latest start of the container's last run, in seconds since the first stop request.
+    /// Latest time at which the container is started again, in seconds since the first stop
+    /// request.
     pub until_seconds: f64,
     /// The maximum time for all runs of the container together, in seconds; `None` if the pod's
     /// author has set none.
     pub cap_seconds: Option<f64>,
-    /// The defer containers and termination steps that come after this container. Two seconds are
-    /// reserved for each of them, and two seconds for this container's own last run.
+    /// Names of the defer containers and termination steps that come after this container. If there
+    /// are any, two seconds of the grace period are reserved for each, and two for the stop of this
+    /// container.
     pub behind: Vec<String>,
 }
 

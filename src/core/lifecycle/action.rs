@@ -63,8 +63,8 @@ pub enum Action {
         request: RequestId,
         answer: Result<(), Refusal>,
     },
-    /// Deliver a signal to the container's init process, or to `all` of its processes. If the order
-    /// names a Kill call, answer this call with the outcome.
+    /// Deliver a signal to the container's init process, or to all of its processes. If
+    /// `order.request` is the number of a Kill call, answer this call with the outcome.
     Signal { id: ContainerId, order: SignalOrder },
     /// Cancel all work that is under way for the container, because the container is being killed.
     CancelWork { id: ContainerId },
@@ -159,7 +159,8 @@ pub enum ActionError {
     /// A container is restored from its checkpoint only once.
     #[error("an earlier restore failed")]
     RestoreFailedBefore,
-    /// Text from outside of the core: from the engine, or from a server in a container.
+    /// Text from outside of the core, for example from the OCI runtime or from a server in a
+    /// container.
     #[error("{0}")]
     Reported(String),
 }

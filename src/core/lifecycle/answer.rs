@@ -92,9 +92,8 @@ impl ContainerContext<'_> {
 }
 
 impl Subject<'_> {
-    /// Rule: a delayed answer to a stop request is sent when its delay ends. All delayed answers of
-    /// a container are sent when it has exited. If no defer container may exceed the grace period,
-    /// they are sent already when the container's stop signal was delivered.
+    /// Rule: a delayed answer to a stop request is sent when its delay ends. When delayed answers
+    /// have no use any more (`answers_wait`), all of the container's answers are sent at once.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;

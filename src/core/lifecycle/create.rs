@@ -251,8 +251,8 @@ impl Pod {
         if let Some(heir) = self.current(name).filter(|heir| heir.state.is_alive()) {
             let (is_started, heir) = (heir.is_started_sidecar(), heir.number);
             self.history.inherit(name, number, heir);
-            // The history ignores the startup of a container if a newer container has the same
-            // name. The newer one is now removed, so an earlier startup of `heir` is recorded here.
+            // While a newer container with the same name existed, the history ignored the startup
+            // of `heir`. The newer container is now removed, so the startup is recorded here.
             if is_started {
                 self.history.record_start(name, heir);
             }

@@ -19,7 +19,7 @@ use super::termination::{StepDeadlines, Termination};
 use super::time::Time;
 
 impl Step {
-    /// The step in which defer containers with this turn run.
+    /// Returns the step for a turn of defer containers.
     pub(super) const fn of(turn: DeferTurn) -> Step {
         match turn {
             DeferTurn::PreExit => Step::PreExit,
@@ -27,7 +27,8 @@ impl Step {
         }
     }
 
-    /// The turn of the defer containers that run in this step.
+    /// Returns the turn of the defer containers in this step. `None` for a step without defer
+    /// containers.
     pub const fn defer_turn(self) -> Option<DeferTurn> {
         match self {
             Step::PreExit => Some(DeferTurn::PreExit),
@@ -208,9 +209,9 @@ impl Pod {
         (place, container.number)
     }
 
-    /// The time by which all defer containers of a turn have exited at the latest. Their step
-    /// begins at `began` and has the deadlines `ends`. If `ahead_of` is a container, only the defer
-    /// containers that run before it count.
+    /// Returns the latest time at which the last defer container of this turn exits. The step of
+    /// the turn begins at `began` and has the deadlines `ends`. If `ahead_of` is a container, only
+    /// the defer containers that run before it count.
     pub(super) fn latest_end_of_defers(
         &self,
         turn: DeferTurn,
@@ -284,9 +285,9 @@ impl Pod {
             return ends;
         };
         let capped = self.cap_of(container).map(|cap| began.after(cap));
-        // A container may still run from an earlier termination that the shim had inferred by
-        // mistake. It has not been signaled yet. So it gets SIGKILL at the earliest two seconds
-        // after this step began.
+        // The shim may have inferred an earlier termination by mistake. A defer container that
+        // began in that termination may still run, and has got no signal yet. So it gets SIGKILL at
+        // the earliest two seconds after this step began.
         let began = self.termination.as_ref().map(Termination::step_began);
         let kill = |at: Time| at.max(began.unwrap_or_default()).after(MIN_GRACE);
         let kill = capped.map_or(ends.kill, |at| ends.kill.min(kill(at)));

@@ -131,7 +131,8 @@ impl ContainerContext<'_> {
         let post_start = self.possible_post_start();
         let outcome = self.container.state.hold(self.now, post_start);
         if let Some(request) = self.ok_or_log(outcome) {
-            // A defer container waits for no other container.
+            // The list is empty if the container waits for no other container. A defer container
+            // never does.
             if !waits_for.is_empty() {
                 let name = self.container.name.clone();
                 self.out.report(Report::Held { name, waits_for });
@@ -245,10 +246,10 @@ impl ContainerContext<'_> {
         }
     }
 
-    /// Delivers the stop signal shortly before SIGKILL, even if the stop signal was delivered
-    /// before. SIGKILL follows at `kill_at`, unless it is scheduled earlier. A second call does
-    /// nothing. So a second SIGKILL of the caller neither shortens the deadline nor resends the
-    /// signal.
+    /// Delivers the stop signal, even if it was delivered before, and schedules SIGKILL at
+    /// `kill_at`, unless SIGKILL is due earlier. Does nothing if the container already has this
+    /// last chance, or was killed. So when the caller repeats SIGKILL, the deadline stays, and no
+    /// signal is sent again.
     fn last_chance(&mut self, signal: Signal, kill_at: Time) {
         let Some(stop) = self.container.state.stop_mut() else {
             return;

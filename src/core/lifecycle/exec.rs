@@ -207,8 +207,8 @@ impl Pod {
 
     /// Drops assumed postStart handlers, because the caller creates another container. While a
     /// postStart handler runs, kubelet creates no other container. After a failed handler, kubelet
-    /// first stops the container. So an Exec that still runs was no handler. The same is true of an
-    /// Exec that has failed if its container was not stopped.
+    /// first stops the container. So an Exec that still runs is no handler. Neither is a failed
+    /// Exec whose container was not stopped.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {
@@ -339,7 +339,7 @@ impl ContainerContext<'_> {
     pub(super) fn forget_post_start(&mut self) {
         let post_start = self.container.state.post_start_mut();
         let before = post_start.map(|known| std::mem::replace(known, PostStart::Absent));
-        // Only a handler that had begun has delayed the record of the sidecar's start.
+        // Only a handler that had begun has kept the sidecar from being recorded as started.
         if before.is_some_and(|before| before.is_in_the_way()) {
             self.note_if_started();
         }

@@ -144,11 +144,13 @@ impl Pod {
         Some(self.termination.as_ref()?.deadline().after(max))
     }
 
-    /// The deadlines of a step of defer containers. If the settings extend the grace period, the
-    /// stop signal comes at the end of the grace period plus the time granted so far, and SIGKILL
-    /// two seconds later. The stop signal also waits for an attempt of the liveness probe that is
-    /// under way. Returns `ends`, the usual deadlines, if the settings allow no extension or if
-    /// `ends` are later.
+    /// The deadlines of a step of defer containers. If the settings do not extend the grace period,
+    /// these are the usual deadlines `ends`.
+    ///
+    /// An extended step ends at the end of the grace period plus the time granted so far. Then the
+    /// container gets a stop signal, and SIGKILL two seconds later. If an attempt of the liveness
+    /// probe is under way at this time, the stop signal waits for it. If `ends` are later, they
+    /// remain.
     pub(super) fn extended(&self, ends: StepDeadlines) -> StepDeadlines {
         let (Some(termination), Some(_)) = (&self.termination, self.extension()) else {
             return ends;
@@ -224,8 +226,9 @@ impl ContainerContext<'_> {
     }
 
     /// Records the result of a probe of the container's program; `execution` is the number of the
-    /// program's execution. Ignores all probes but the one that [`Decision::AskForMore`] began. If
-    /// this probe succeeds, it grants time for one more probe period. If it fails, it ends the
+    /// program's execution. Ignores all probes but the one that [`Decision::AskForMore`] began.
+    /// After a success, the container's time ends one probe period after the beginning of this
+    /// attempt, or now if that is past, but not later than the setting allows. A failure ends the
     /// extension.
     pub(super) fn record_extension_probe(&mut self, execution: u64, succeeded: bool) {
         let (Some(termination), Some(plan)) = (&mut self.termination, self.plan) else {

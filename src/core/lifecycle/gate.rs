@@ -22,14 +22,15 @@ pub enum Missing {
     NeverCreated,
     /// The last container of this name has ended with this code, and was removed.
     Ended(u32),
-    /// The program does not run: it waits to be executed, or has exited. The summary says which.
+    /// The program does not run. The value says if it waits to be executed or has exited.
     NotExecuted(StateSummary),
     /// The program of a sidecar runs, but its startup probe or postStart handler has not succeeded
     /// yet, or such a handler may still come.
     NotStarted,
-    /// The program runs, and has not exited with 0 yet.
+    /// The program of an init container runs, or is being executed.
     NotDone,
-    /// The container is started, but the history has no record of its start in this run.
+    /// The sidecar is started, but the history has no record of that in this run. So other
+    /// containers still wait for it.
     Started,
 }
 
@@ -50,9 +51,10 @@ impl Pod {
     /// Returns the names that `container` waits for before its program is executed, in the order of
     /// the plan. They are init containers that have not exited with 0, and sidecars that are not
     /// started. An init container or a sidecar waits for the earlier stages, an app for all stages.
-    /// If an earlier container of the app's name has run, the app waits only for init containers
-    /// that the caller has created again. Empty for other roles: a defer container waits for the
-    /// termination, the others for nothing.
+    /// An app whose earlier container has run waits only for init containers that the caller has
+    /// created again.
+    ///
+    /// Empty for other roles: a defer container waits for the termination, the others for nothing.
     pub(super) fn awaited_names(&self, container: &Container) -> Vec<String> {
         let Some(plan) = &self.plan else {
             return Vec::new();
@@ -128,8 +130,8 @@ impl Pod {
         let policy = self.restart_policy_of(name);
         let is_for_good = match RolePolicy::of(plan.role(name)).ready_when? {
             ReadyWhen::Started => !policy.restarts(past.code?),
-            // The init container has exited and is still waited for. So it has failed, whatever its
-            // code.
+            // Other containers still wait for this init container, although it has exited. So it
+            // counts as failed, even with code 0.
             ReadyWhen::Completed => past.code.is_some() && !policy.restarts_failed(),
         };
         is_for_good.then_some(past.counts)

@@ -30,7 +30,7 @@ pub const STEPS: [Step; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     pub policy: GracePolicy,
-    /// The grace period that the caller really gives.
+    /// The grace period that the caller gives, which may be shorter than the one in the settings.
     pub grace: Duration,
     /// Longest time that all defer containers together may take beyond the grace period. `None` if
     /// the settings do not extend it.

@@ -42,7 +42,8 @@ pub(super) struct History {
 /// The history of one name. Containers are identified by their creation number.
 #[derive(Clone, Debug, Default, Hash, Serialize, Deserialize)]
 pub(super) struct NameRecord {
-    /// Creation number of the last container, which is the one created last under this name.
+    /// Creation number of the container that was created last under this name. The fields below
+    /// call it the last container.
     pub created: u64,
     /// True if a program of this name has exited by itself with 0 in this sandbox.
     pub succeeded: bool,
@@ -58,7 +59,7 @@ pub(super) struct NameRecord {
     /// success. `None` if no container was created since.
     pub reopened: Option<u64>,
     /// The exit code of the last container: the program's own, even if the shim reports another
-    /// one. `None` until the container has exited and is not restarted in place.
+    /// one. Recorded when no restart in place follows the exit; `None` before.
     pub code: Option<u32>,
     /// The time from which the exit of the last container is final for the pod. If the caller
     /// creates another container of this name before this time, the exit no longer counts.
@@ -157,10 +158,10 @@ impl History {
         }
     }
 
-    /// Records the exit of container `number` at time `at`, which the shim is about to report to
-    /// the caller with `code`. An exit that is hidden, because a restart in place follows or the
-    /// exit is withheld, is recorded only when it is reported. The record serves to detect [a
-    /// restart of the whole pod](History::is_restart_of_all).
+    /// Records the exit of container `number`, which the shim is about to report to the caller with
+    /// `code`. `at` is the time of the exit. If the shim has hidden the exit before, `at` is the
+    /// time at which the shim decides to report it. The record serves to detect [a restart of the
+    /// whole pod](History::is_restart_of_all).
     pub fn record_exit(
         &mut self,
         (name, number): (&str, u64),
@@ -214,12 +215,13 @@ impl History {
             })
     }
 
-    /// True if the failure of the name's last container ends the pod.
+    /// True if the last container with this name has failed, and its failure ends the pod.
     pub fn is_fatal(&self, name: &str) -> bool {
         self.of(name).is_some_and(|record| record.fatal.is_some())
     }
 
-    /// Returns each name whose last container's exit was reported to the caller, with this exit.
+    /// Returns the names and exits of the containers whose exit was reported to the caller. For
+    /// each name, only its last container counts.
     pub fn reported(&self) -> impl Iterator<Item = (&str, ReportedExit)> {
         let names = self.names.iter();
         names.filter_map(|(name, record)| Some((name.as_str(), record.reported?)))

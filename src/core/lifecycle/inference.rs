@@ -37,10 +37,9 @@ impl Pod {
             [lone] => self.lone_request_ends_pod_at(lone)?,
             _ => self.now,
         };
-        // A request may have been delivered long before the others, as the stop of one container.
-        // This request has its own deadline, and does not count. But with the same deadline as the
-        // others, it is part of the same termination: preStop handlers have only delayed the other
-        // requests.
+        // usher may have treated an earlier request as the stop of one container, and delivered it
+        // long before the others. Such a request counts only if its deadline is the same as the
+        // deadline of the others. preStop handlers have then delayed the others.
         let others = || open.iter().filter(|open| !open.request.is_alone());
         let first = others().map(|open| open.request.at()).min();
         let since = first.map(|at| at.before(self.termination_window()));
@@ -51,9 +50,9 @@ impl Pod {
         };
         let (callers, ours): (Vec<_>, Vec<_>) = open
             .iter()
-            // The caller alone starts and stops some containers. The deadline of the termination
-            // comes from the requests for the other containers. Only if none of these counts, all
-            // open requests set the deadline.
+            // Requests for containers that the caller alone starts and stops do not set the
+            // deadline of the termination. But if no other request counts, all open requests set
+            // it.
             .partition(|open| open.container.role_policy().is_left_to_caller());
         let forced = !ours.is_empty() && ours.iter().all(|open| open.request.is_forced());
         let mut counts: Vec<_> = ours

@@ -2,7 +2,7 @@
 //!
 //! kubelet ends a pod when all its containers have exited. usher stops the containers that it
 //! orders. It leaves containers outside the pod's plan (guests) alone. A guest that does not exit
-//! by itself keeps a Job's pod alive for ever.
+//! by itself keeps a Job's pod alive forever.
 
 use crate::plan::ContainerKind;
 
@@ -53,9 +53,11 @@ impl Pod {
         (!by.is_empty()).then_some(KeptAlive { since, by })
     }
 
-    /// The time at which the run ended or, if nothing happens before, will end. From then on,
-    /// kubelet waits for the remaining containers. `None` if the run goes on, if the sandbox is
-    /// gone, or if the caller or a person ends the pod.
+    /// The time at which the run ended. If the run is complete but its end is delayed, the time at
+    /// which it will end. From then on, kubelet waits for the remaining containers.
+    ///
+    /// `None` if the run is not complete, if the sandbox is gone, or if the caller or a person ends
+    /// the pod.
     fn run_is_over_since(&self) -> Option<Time> {
         match &self.termination {
             _ if self.sandbox_is_gone => None,

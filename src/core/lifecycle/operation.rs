@@ -1,9 +1,9 @@
-//! Operations: numbered effects on containers, and which of their completions are stale.
+//! Operations on containers, and which of their results still matter.
 //!
-//! An effect takes time, and its container may change in that time. The process may exit, another
-//! process may take its place, or the container may be deleted and its id reused. The completion of
-//! an effect carries the number of its operation. Only this table tells if the completion still
-//! matters.
+//! An operation takes time, and its container may change in that time. The process may exit,
+//! another process may take its place, or the container may be deleted and its id reused. Each
+//! operation has a number, and the report of its completion carries this number. Only this table
+//! tells if the result still matters.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::action::ContainerId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId(u64);
 
-/// The event that makes the completion of an operation stale.
+/// The event after which the result of an operation no longer matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Wanted {
     /// The container's init process exits, or is replaced.
@@ -42,32 +42,31 @@ impl Operations {
         id
     }
 
-    /// Removes an operation whose effect has ended. Returns false if its completion is stale: the
-    /// outcome of the effect then no longer matters.
+    /// Removes an operation that is complete. Returns false if its result no longer matters.
     #[must_use]
     pub fn complete(&mut self, id: OperationId) -> bool {
         self.under_way.remove(&id).is_some()
     }
 
-    /// Makes the completion of an operation stale: its outcome no longer matters. Does not end the
-    /// effect itself.
+    /// Records that the result of an operation no longer matters. Does not end the operation
+    /// itself.
     pub fn cancel(&mut self, id: OperationId) {
         self.under_way.remove(&id);
     }
 
-    /// Makes the completions of all `UntilExit` operations on the container stale: its init process
-    /// has exited.
+    /// Records that the results of all `UntilExit` operations on the container no longer matter,
+    /// because its init process has exited.
     pub fn cancel_at_exit(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilExit);
     }
 
-    /// Makes the completions of all `UntilExit` and `UntilReplaced` operations on the container
-    /// stale: its init process is being replaced.
+    /// Records that the results of all `UntilExit` and `UntilReplaced` operations on the container
+    /// no longer matter, because its init process is being replaced.
     pub fn cancel_at_replacement(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilReplaced);
     }
 
-    /// Makes the completions of all operations on a deleted container stale.
+    /// Records that the results of all operations on a deleted container no longer matter.
     pub fn cancel_all(&mut self, container: &ContainerId) {
         self.cancel_up_to(container, Wanted::UntilDeleted);
     }
@@ -88,7 +87,8 @@ mod tests {
         Wanted::UntilDeleted,
     ];
 
-    /// Returns which operations of `web` are still wanted after `cancel`, in the order of [`ALL`].
+    /// Begins an operation of each kind on `web`, and then calls `cancel`. Returns, in the order of
+    /// [`ALL`], for which operations the result still matters.
     fn wanted_after(cancel: impl FnOnce(&mut Operations, &ContainerId)) -> [bool; 3] {
         let (web, other) = (ContainerId::from("web"), ContainerId::from("other"));
         let mut operations = Operations::default();

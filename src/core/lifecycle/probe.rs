@@ -55,8 +55,8 @@ pub(super) struct Stretched {
 }
 
 impl Watch {
-    /// The probe in use after a program was executed at `now`: the startup probe `probe`, or
-    /// [`Watch::Nothing`] if there is none.
+    /// The probe in use when a program begins at `now`. `probe` is its startup probe. Without one,
+    /// the result is [`Watch::Nothing`].
     pub fn startup(probe: Option<&Probe>, now: Time) -> Watch {
         probe.map_or(Watch::Nothing, |probe| {
             Watch::Startup(Box::new(Probing::new(probe, now, now)))

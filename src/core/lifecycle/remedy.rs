@@ -22,9 +22,8 @@ use super::role_policy::StartCondition;
 use super::rules::{Due, PodDecision};
 use super::time::Time;
 
-/// Delay before usher writes a line about a wait. To stderr: that a container waits, or that the
-/// run is late. To the log: that containers outside the pod's plan keep the pod alive. Shorter
-/// waits are not worth a line.
+/// Delay before usher writes a line about a wait: a container waits for its turn, the run is late,
+/// or containers outside the pod's plan keep the pod alive. Shorter waits are not worth a line.
 pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// A missing annotation that may be the reason for a wait.
@@ -48,8 +47,9 @@ pub enum Remedy {
     /// `container` and the containers that it waits for had this annotation with the same value,
     /// they would share a pod.
     Group { container: String },
-    /// An annotation that lists the apps completes the run now, if `list` names all apps of the
-    /// pod.
+    /// Without such an annotation, the shim waits in case more apps are created. With the names in
+    /// `list` as the pod's apps, the run would be complete now. This is right if the pod has no
+    /// further apps.
     Complete { list: Vec<String> },
 }
 
@@ -127,8 +127,8 @@ impl Pod {
         let is_unlisted = container.role == Role::App && plan.apps().is_none();
         let is_staged = container.role_policy().start_condition == StartCondition::InItsStage;
         // Until a native init container has exited, kubelet creates no further container. So if
-        // this container waits for one that was never created, it may itself be a native init
-        // container.
+        // this container waits for a container that was never created, this one may itself be a
+        // native init container.
         let mut ahead = missing.iter();
         let may_be_native = ahead.any(|name| self.missing_of(name) == Missing::NeverCreated);
         let mut remedies = Vec::new();

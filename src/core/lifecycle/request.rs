@@ -300,9 +300,9 @@ impl Container {
         }
     }
 
-    /// Returns the container's request, so that the calling method can add `fresh` to it. If the
-    /// container has no request, or if its request [is over](StopRequest::is_over), `fresh` first
-    /// becomes the container's request.
+    /// Returns the container's stop request, after replacing it by `fresh` if it [is
+    /// over](StopRequest::is_over). If there is no request, `fresh` becomes the container's
+    /// request.
     fn renew_request(&mut self, fresh: StopRequest) -> &mut StopRequest {
         if self
             .request

@@ -89,8 +89,8 @@ impl Pod {
     ) {
         self.now = now;
         // After a failed restart, the shim does not try again if it has begun to stop the
-        // container. `stop` would also count an early exit of the new process as a stop under way,
-        // but `stop_of_restart` does not.
+        // container. An early exit of the new process is no such stop: `stop` would count it,
+        // `stop_of_restart` does not.
         let hidden_exit = |pod: &Pod, it: &Container| {
             let is_stopped = it.state.stop_of_restart().is_under_way();
             is_stopped.then(|| pod.report_of_hidden_exit(it))
@@ -263,8 +263,10 @@ impl Pod {
         }
         // A stop request alone does not prevent the restart: the container is needed until the shim
         // delivers the stop signal (KEP-753: sidecars are restarted until they are notified by
-        // their stop signal). If a cleanup is under way when the program exits, a checkpoint was to
-        // end the container. So the container is not restarted.
+        // their stop signal).
+        //
+        // If a cleanup is under way when the program exits, a checkpoint ends the container. Then
+        // the container is not restarted.
         let has_to_go = stop.is_under_way()
             || self.turn_has_come(container)
             || container.is_cleanup_under_way();

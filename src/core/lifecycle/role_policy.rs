@@ -37,7 +37,7 @@ pub struct RolePolicy {
 /// The condition for the execution of a container's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartCondition {
-    /// The caller's Start.
+    /// The caller has called Start. There is no other condition.
     AtOnce,
     /// All earlier stages are done.
     InItsStage,

@@ -69,9 +69,9 @@ pub(super) enum Decision {
     /// Grant the defer container one more extension. It may now run for `granted` after the end of
     /// the grace period.
     Extend { granted: Duration },
-    /// Put off the probe that decides if the defer container gets more time, because there is no
-    /// CPU time for the probe now. Until the probe, the container may run for `granted` after the
-    /// end of the grace period.
+    /// Put off the probe that decides if the defer container gets more time, because no CPU time is
+    /// left for the probe. The container may meanwhile run for `granted` after the end of the grace
+    /// period.
     PutOff {
         granted: Duration,
         stretched: Option<Stretched>,
@@ -111,8 +111,8 @@ pub(super) enum Decision {
     },
     /// Deliver the container's stop signal shortly before SIGKILL, even if it was delivered before.
     LastChance { signal: Signal, kill_at: Time },
-    /// Schedule SIGKILL for a container that cannot be signaled yet, because the execution of its
-    /// program is not complete.
+    /// Schedule SIGKILL for a container that cannot be signaled yet: the shim does not know yet
+    /// that its program was executed.
     ScheduleKill { at: Time },
     /// Kill the container, or cancel its restart that is under way.
     Kill,
@@ -346,9 +346,8 @@ impl Pod {
         })
     }
 
-    /// The earliest time at which a rule may have a decision, and the name of this rule. A
-    /// suspended rule has none before its suspension ends. `None` if only an event can bring a
-    /// decision.
+    /// The earliest time at which a rule may have a decision, with the name of this rule. `None` if
+    /// no rule has a decision before the next event. While a rule is suspended, it has no decision.
     pub fn next_timer(&self) -> Option<(Time, &'static str)> {
         let pods = self.pod_rules().filter_map(|(name, rule)| {
             let due = rule(self)?;
@@ -395,8 +394,8 @@ impl Pod {
 
 #[cfg(any(test, feature = "simulator"))]
 impl Pod {
-    /// Adds a faulty rule to the pod. If `is_due`, the rule has a decision at all times. Otherwise
-    /// its next timer is always at the current time.
+    /// Adds a faulty rule to the pod. If `is_due`, the rule always has a decision. Otherwise the
+    /// rule always asks to be evaluated again at the current time.
     pub fn break_a_rule(&mut self, is_due: bool) {
         const IN_CIRCLES: &[(&str, PodRule)] = &[("faulty", |pod| {
             let since = pod.now;

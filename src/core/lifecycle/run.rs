@@ -42,7 +42,7 @@ impl Pod {
         let was_over = self.termination.take().is_some_and(|it| it.is_over());
         let mut containers = self.containers.values();
         let is_alive = containers.any(|it| it.is_ordered() && it.state.is_alive());
-        // Without a sandbox container, a new pod takes the place of one that has ended.
+        // Without a sandbox container, the new container begins a new pod if the old pod has ended.
         if was_over && !is_alive && !self.has_sandbox() {
             return self.note_restart_of_all(new_container);
         }
@@ -112,8 +112,8 @@ impl Pod {
         }
         match self.shows_a_restart_of_all(name, policy) {
             true => Run::NextFromTheStart,
-            // Defer containers, too, belong to the current run. A defer container that has run
-            // exits with 0 if it is created again.
+            // All other containers belong to the current run, even defer containers. If a defer
+            // container is created again after its turn, it is ended with code 0.
             false => Run::Current,
         }
     }
@@ -165,8 +165,8 @@ impl Pod {
         if let Some(plan) = &mut self.plan {
             plan.forget_who_came();
         }
-        // A container that was created in the last run but never started counts, too: the caller
-        // may still start it.
+        // Containers that were created in the last run but never started belong to the new run,
+        // too: the caller may still start them.
         let is_there = |container: &&Container| {
             container.kind == ContainerKind::Workload
                 && !container.is_of_next_run
@@ -210,7 +210,7 @@ impl Pod {
 impl Container {
     /// Classifies the container's exit before the exit is recorded. The shim needs the classes to
     /// detect a restart of the whole pod, for which kubelet gives each container 2 s at most. The
-    /// first class that fits counts, also for the sandbox:
+    /// first class that fits counts, even for the sandbox:
     ///
     /// - `StoppedShortly`: the caller's stop signal left 2 s at most and followed no preStop
     ///   handler. Or the container got no request, but the shim stopped it, and `termination` was

@@ -21,8 +21,8 @@ pub struct PodSize {
     /// of the containers in `counted`. The limits of containers outside the pod's plan are added.
     pub size: Size,
     /// The sum of the requests of the pod's containers, as kubelet computes it. `None` while some
-    /// requests are unknown. If kubelet has given the pod's cgroup more, the pod as a whole has
-    /// requests (`spec.resources`).
+    /// requests are unknown. A higher value in the pod's cgroup shows that the pod has requests of
+    /// its own (`spec.resources`).
     pub asked: Option<Requests>,
     /// The containers that usher orders and that have a process or will have one soon, except those
     /// in `held`.

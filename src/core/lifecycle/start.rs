@@ -158,7 +158,7 @@ impl Pod {
     fn code_if_not_released(&self, container: &Container) -> u32 {
         match container.defer_turn() {
             Some(_) => self.code_of_defer(ExitStatus::Code(1)),
-            // A release fails when the process is gone; the report of its exit may come after that.
+            // SIGKILL may make the release fail before the exit of the process is reported.
             None if container.state.stop().is_killed() => KILLED,
             None => NOT_STARTED,
         }
@@ -256,8 +256,8 @@ impl Subject<'_> {
             .filter(|_| !container.is_of_next_run)
         {
             let because = termination.cause().clone();
-            // The caller does not know of this termination. So its Start succeeds, and afterwards
-            // it sees that a running container is stopped.
+            // The caller does not know of this termination. So the Start succeeds, and then the
+            // caller sees that a running container is stopped.
             if because == Cause::Completed || termination.is_shims() && !waits_in_vain() {
                 let waits_for = Vec::new();
                 return Some(Due::Now(Decision::Hold { waits_for }));

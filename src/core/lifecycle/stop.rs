@@ -380,10 +380,10 @@ impl Pod {
 
 impl Pod {
     /// True if this Kill carries a stop signal for the container. In a pod with a sandbox, every
-    /// signal of a call with a timeout is a stop signal, because an image can choose its own. If
-    /// the call has no timeout, only TERM is a stop signal. In a pod without a sandbox, the stop
-    /// signals are TERM, similar signals (`STOP_SIGNALS`), and the container's own stop signal.
-    /// False for SIGKILL, and for an unknown container.
+    /// signal of a call with a timeout is a stop signal, because an image can choose its own stop
+    /// signal. If the call has no timeout, only TERM is a stop signal. In a pod without a sandbox,
+    /// the stop signals are TERM, similar signals (`STOP_SIGNALS`), and the container's own stop
+    /// signal. False for SIGKILL, and for an unknown container.
     pub fn is_stop(&self, id: &ContainerId, kill: Kill) -> bool {
         self.known(id)
             .is_ok_and(|container| self.is_stop_signal(container, kill))

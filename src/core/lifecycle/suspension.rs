@@ -1,6 +1,6 @@
 //! A guard against rules that repeat without effect, which is a bug.
 //!
-//! A rule whose effect changes nothing is due again at once, for ever. The shim must serve its pod
+//! A rule whose effect changes nothing is due again at once, forever. The shim must serve its pod
 //! all the same. If one rule has too many effects on one container in one evaluation of the rules,
 //! the shim suspends the rule for this container for a while. All other rules go on.
 
@@ -40,8 +40,8 @@ struct Suspension {
     pause: Duration,
 }
 
-/// Counters of the effects in one evaluation of the rules: for all rules together and, after
-/// [`UNCOUNTED`] effects, for each rule and container.
+/// Counters of the effects in one evaluation of the rules. The first [`UNCOUNTED`] effects are
+/// counted only in total, and later ones also by rule and container.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     decisions: usize,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Time(Duration);
 
 impl Time {
-    /// The point `since_origin` after the driver's origin.
+    /// Returns the time that is `since_origin` after the driver's origin.
     pub const fn from_origin(since_origin: Duration) -> Time {
         Time(since_origin)
     }
@@ -25,12 +25,12 @@ impl Time {
         self.0
     }
 
-    /// The point `wait` later, or the last representable point.
+    /// Returns the time `wait` after this one, or the last representable time.
     pub const fn after(self, wait: Duration) -> Time {
         Time(self.0.saturating_add(wait))
     }
 
-    /// The point that is earlier by `lead`, but not before the origin.
+    /// Returns the time `lead` before this one, or the origin if that is later.
     pub const fn before(self, lead: Duration) -> Time {
         Time(self.0.saturating_sub(lead))
     }

@@ -1,7 +1,8 @@
 //! The pod as a person sees it: the state of containers, what they wait for, and how long they wait
 //! at most.
 //!
-//! This module only reads the pod, and decides nothing. The driver records past events.
+//! This module only reads the pod, and decides nothing. It does not show past events: the driver
+//! records them.
 
 use crate::plan::{ContainerKind, DeferTurn, Origin, Role, StartMode};
 
@@ -43,7 +44,8 @@ pub enum Status {
     Init(usize, usize),
     /// An init container has failed.
     InitError,
-    /// Sidecars are being started: the number that are started, and their total number.
+    /// Sidecars are being started. The values are the number of started sidecars, and the number of
+    /// all sidecars.
     Sidecar(usize, usize),
     Running,
     /// The apps have all exited with 0. Also shown when the termination of a complete run is over,
@@ -52,8 +54,8 @@ pub enum Status {
     /// All apps have exited, at least one of them with a code other than 0, and no termination has
     /// begun.
     Error,
-    /// A step of defer containers is under way: the number of defer containers that have run, and
-    /// their total number.
+    /// A step of defer containers is under way. The values are the number of defer containers that
+    /// are done (exited, skipped or never created), and the number of all defer containers.
     Defer(usize, usize),
     Terminating,
     /// The termination is over. A person requested it with `usher stop`.
@@ -90,8 +92,8 @@ pub struct ContainerView {
     pub kind: ContainerKind,
     pub role: Role,
     pub state: StateSummary,
-    /// True for a started sidecar, for an init container that has exited with 0 while its exit is
-    /// withheld, and for another container while its program runs.
+    /// True if the container is ready: a sidecar while it is started, an init container while its
+    /// success is withheld, and any other container while its program runs.
     pub is_ready: bool,
     /// The caller's own count of restarts.
     pub restart_count: u32,
@@ -157,8 +159,8 @@ pub enum Obstacle {
     /// The container's turn to get its stop signal in the termination. `step` is the step under
     /// way. `defer` is the defer container that runs in this step, if any.
     TurnToStop { step: Step, defer: Option<String> },
-    /// The turn of a defer container. While the pod terminates, `step` is the step under way, and
-    /// `defer` is the defer container that runs in it, if any.
+    /// The turn of a defer container. `step` is the step under way, if the pod terminates. `defer`
+    /// is the defer container that runs in this step, if any.
     TurnAtTheEnd {
         step: Option<Step>,
         defer: Option<String>,
@@ -388,8 +390,8 @@ impl Pod {
         views.collect()
     }
 
-    /// Sidecars and apps that are listed or were created in this run: the number that are ready,
-    /// and their total number. All containers of a pod without a plan count as apps.
+    /// Returns how many sidecars and apps are ready, and how many there are. Counts those that are
+    /// listed or were created in this run. All containers of a pod without a plan count as apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {
@@ -480,10 +482,10 @@ impl Pod {
         }
     }
 
-    /// The `Defer` status, with the number of defer containers that are done, and the number of all
-    /// that the plan lists. Both numbers count the defer containers of both steps. `turn` belongs
-    /// to the step under way. A defer container is done if its turn is earlier than `turn`, or if
-    /// it has exited or does not exist, for example because it was never created.
+    /// Returns the `Defer` status: the number of done defer containers, and the number of all that
+    /// the plan lists, in both steps together. `turn` is the turn of the step under way. A defer
+    /// container is done if its turn is earlier than `turn`. It is also done if it has exited or
+    /// does not exist, for example because it was never created.
     fn defers_done(&self, turn: DeferTurn) -> Status {
         let Some(plan) = &self.plan else {
             return Status::Terminating;

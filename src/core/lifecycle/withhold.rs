@@ -47,8 +47,8 @@ impl Pod {
             .is_some_and(|plan| plan.settings().restart_policy.restarts_failed())
     }
 
-    /// The time at which the shim stops hiding the exit of a container that is alone in its pod. A
-    /// person may wait for this exit, after `ctr run` of an init container as the first container.
+    /// The time at which the shim stops hiding the exit of a container that is alone in its pod.
+    /// For example, a person runs an init container with `ctr run`, and waits for its exit.
     /// `None` if the exit is not hidden, or if a container of another name was created since the
     /// pod last began anew.
     pub(super) fn withheld_until(&self, container: &Container) -> Option<Time> {

@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for Writer<'_> {
         self.0.push(b'{');
         let mut end = self.0.len();
         while let Some(key) = map.next_key::<String>()? {
-            // The text ends with `{` only before the first field, because no value ends with `{`.
+            // If the text ends with `{`, no field was written yet, because no value ends with `{`.
             if !self.0.ends_with(b"{") {
                 self.0.push(b',');
             }

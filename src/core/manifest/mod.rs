@@ -1,9 +1,9 @@
 //! Kubernetes objects that contain pods. Only the fields that matter for start order and size are
 //! kept.
 //!
-//! Objects come as JSON values from a manifest, or as JSON text from the API server. The memory for
-//! reading an object is proportional to the length of its text, whatever it contains: unknown
-//! fields are skipped, and values are counted before they are kept.
+//! Objects come as JSON values from a manifest, or as JSON text from the API server. Even a
+//! malicious object takes only memory in proportion to the length of its text: unknown fields are
+//! skipped, and values are counted before they are kept.
 
 mod json;
 mod pod;

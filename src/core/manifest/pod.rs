@@ -13,7 +13,7 @@ use crate::plan::{self, Amounts, ExitCodes, Object, Resources, RestartPolicy, Wo
 use super::read::{self, Containers, RestartRules, Unreadable};
 use super::{Json, Owner};
 
-/// A pod or a pod template. Equal pods are judged alike.
+/// A pod or a pod template. Equal pods get the same errors and warnings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     pub owner: Owner,

@@ -39,7 +39,7 @@ pub enum TooLarge {
     Containers { count: usize },
     #[error("metadata.annotations has {bytes} bytes; expected at most {MAX_ANNOTATION_BYTES}")]
     Annotations { bytes: usize },
-    /// A name that is too long, of a container in the field `list` of the spec.
+    /// The name of a container is too long. The container is in the field `list` of the spec.
     #[error(
         "spec.{list}[{index}] has a name of more than {MAX_NAME_CHARS} characters; expected at most as many"
     )]

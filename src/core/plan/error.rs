@@ -128,7 +128,7 @@ impl Found {
         self.all.len() >= self.at_most
     }
 
-    /// Returns `value` if there is no error.
+    /// Returns `value`, or the collected errors if there are any.
     pub(super) fn nothing_or<T>(self, value: T) -> Result<T, Refusals> {
         let mut all = self.all.into_iter();
         match all.next() {
@@ -214,7 +214,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The end of a sentence about a word that is probably misspelled.
+/// The text `; did you mean …?` for the end of an error. Empty if `meant` is `None`.
 fn did_you_mean(meant: Option<&str>) -> String {
     meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }

@@ -12,8 +12,8 @@ use super::error::{Problem, quote};
 use super::json::Object;
 use super::word::{Word, words};
 
-/// The host that a probe or hook connects to. Names are not allowed, because resolving a name would
-/// leave the container's network namespace, or use the host's resolver.
+/// The host that a probe or hook connects to. Host names are not allowed, because the shim would
+/// resolve them outside of the container's network namespace, or with the host's resolver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Hash)]
 pub enum Host {
     Localhost,

@@ -55,8 +55,8 @@ impl Identity {
 /// A pod, as Kubernetes identifies it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodIdentity {
-    /// The sandbox's id. If the pod has no sandbox, the group of the pod's containers. Without a
-    /// group, the id of the pod's only container.
+    /// The group that an annotation names, else the sandbox's id, else the id of the pod's only
+    /// container.
     pub id: String,
     /// The pod's name; without Kubernetes, the same as `id`.
     pub name: String,

@@ -19,7 +19,7 @@ pub struct Roles {
 }
 
 /// Error for a text that is no pattern, because it can match no name or matches every name. The
-/// message begins with a verb, so the refused text has to stand before the message.
+/// message lacks a subject: put the refused text before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("is no pattern; expected a name of a container, in which * may stand for a part of it")]
 pub struct PatternError;

@@ -104,7 +104,8 @@ impl Quantity {
         let mut carry = 0_u128;
         let mut exact = true;
         let after = self.digits.iter().skip(before).rev().copied();
-        // The carry is below 2^64. Each zero divides the carry by ten, so 20 zeros suffice.
+        // After 20 zeros the carry is zero: it is below 2^64, and each zero digit divides it by
+        // ten.
         let zeros = point.min(0).unsigned_abs().min(20);
         for digit in after.chain((0..zeros).map(|_| 0)) {
             carry = factor.saturating_mul(digit.into()).saturating_add(carry);

@@ -30,8 +30,8 @@ pub(super) struct RoleAssignment {
     is_serial: bool,
     /// The roles that the node's rules give to containers in no list of the pod.
     of_node: Roles,
-    /// Exists if a listed name is optional, or if a present container has its role from the node's
-    /// rules.
+    /// Present if at least one listed name is optional, or if the node's rules gave a role to a
+    /// present container.
     conditional: Option<Box<Conditional>>,
 }
 
@@ -45,8 +45,8 @@ pub(super) struct Order {
     pub(super) stages: Vec<Stage>,
 }
 
-/// Optional names, and names of sidecars from the node's rules. A name of either kind is in its
-/// list in force only while its container is present.
+/// Optional names, and names of sidecars from the node's rules. `RoleAssignment::order` contains
+/// such a name only while its container is present.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Conditional {
     /// The lists as they were written.
@@ -260,8 +260,7 @@ impl RoleAssignment {
         names.come.clear();
         names.of_node.clear();
         self.settle();
-        // If no name is optional, resets `conditional` to `None`, the value that it had before the
-        // first container came.
+        // Without optional names, `conditional` is `None` again, as before the first Create.
         self.conditional.take_if(|names| names.optional.is_empty());
     }
 

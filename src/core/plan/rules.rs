@@ -70,8 +70,8 @@ pub struct Limits {
     pub names: Option<u32>,
 }
 
-/// Minimum values for annotations whose small values burden the node or other pods. They add to the
-/// bounds that hold on every node. `None` adds no minimum.
+/// Minimum values for annotations, because small values burden the node or other pods. They apply
+/// in addition to the bounds that hold on every node. `None` adds no minimum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Minimums {
     /// Minimum for the grace period of a pod or container.
@@ -145,7 +145,7 @@ impl Rules {
         lower(&mut settings.startup_timeout, limits.startup_timeout);
         lower(&mut settings.termination_window, limits.termination_window);
         if let Some(period) = settings.grace_period.take() {
-            // Kubelet's grace period, which the pod's author has chosen, overrides this default.
+            // The pod's author chooses kubelet's grace period, so it overrides the node's default.
             settings.usual_grace_period = period;
         }
         lower(&mut settings.usual_grace_period, limits.grace_period);
@@ -303,8 +303,8 @@ impl Default for Unsaid {
 }
 
 impl Unsaid {
-    /// The default values, adjusted to these bounds. A default is never below the smallest valid
-    /// value, even if the node's limit is.
+    /// The default values, adjusted to these bounds. A default for probes is never below the
+    /// smallest valid value, even if the node's limit is lower.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
         const SHORTEST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();

@@ -9,7 +9,8 @@ use super::error::Problem;
 use super::json::{self, Whole};
 use super::word::words;
 
-/// Time that [`GracePolicy::Reserve`] reserves, and the shortest grace period with this policy.
+/// Time that [`GracePolicy::Reserve`] reserves for the later steps. If the grace period is shorter,
+/// [`GracePolicy::Strict`] applies instead.
 const RESERVED: Duration = Duration::from_secs(6);
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
@@ -187,7 +188,7 @@ words! {
 /// Extra time that a defer container may get beyond the grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GraceExtension {
-    /// The container may go on while its liveness probe succeeds, at most for `max`.
+    /// The time is extended while the container's liveness probe succeeds, at most by `max` in all.
     Probe { max: Duration },
     /// The time is extended by `interval`, at most `count` times and at most by `max` in all.
     Interval {

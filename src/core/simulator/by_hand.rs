@@ -18,7 +18,8 @@ pub struct Person<'a> {
     heard: usize,
 }
 
-/// Adapts a case to a pod that a person runs with `ctr`: removes all that only kubelet does.
+/// Adapts a case to a pod that a person runs with `ctr`: removes everything that needs kubelet, for
+/// example preStop handlers.
 pub fn by_hand(mut case: Case) -> Case {
     let is_had = |part: Part| !part.is_native() && part != Part::Guest;
     case.members.retain(|member| is_had(member.part));

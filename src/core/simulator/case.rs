@@ -7,7 +7,7 @@ use crate::plan::{GracePolicy, Plan, RestartPolicy, Signal};
 
 use crate::simulator::{Script, ms, secs};
 
-/// The role of a container in its pod, for kubelet and in the annotations.
+/// The role of a container, both in the pod's spec and in the annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// An entry of the pod's own `initContainers`, listed in `usher/native-init`.
@@ -86,8 +86,7 @@ pub struct Member {
     pub hook: Option<u64>,
     pub pre_stop: Option<(PreStop, u64)>,
     pub post_start: Option<u64>,
-    /// Number of creations, counted from the first, after which the postStart handler fails. After
-    /// later creations the handler succeeds.
+    /// The postStart handler fails for this many creations, and succeeds for all later creations.
     pub post_starts_fail: u32,
     /// The value of `stop-signal.usher/NAME`: the only signal that the container reacts to. The
     /// container's image names another stop signal.
@@ -322,8 +321,8 @@ impl Case {
             let names = self.members.iter().filter(|member| of(member));
             names.map(|m| m.name).collect::<Vec<_>>().join(" ")
         };
-        // Names of absent containers come first in the lists. A faulty shim that waits for them
-        // then holds up all containers after them.
+        // Names of absent containers come first in the lists. If a faulty shim waited for an absent
+        // container, all containers after it would wait, too.
         let absent = |part| {
             let absent = self.absent.iter().filter(move |(_, of)| *of == part);
             absent.map(|(name, _)| format!("{name}?"))

@@ -20,11 +20,11 @@ enum Event {
     Created(ContainerId),
     Released(ContainerId),
     Restarted(ContainerId),
-    /// The driver has ended the restart that the core canceled.
+    /// The end of a restart that the core canceled.
     RestartCanceled(ContainerId),
     Probed(ContainerId, u64, bool),
     Dies(ContainerId, u64, ExitStatus),
-    /// A process of a failed restart exits, after the core has learned of the failure.
+    /// The exit of a process left by a failed restart. The core already knows of the failure.
     LeftoverDies(ContainerId, ExitStatus),
     PostStartOver(ContainerId, u8),
     PostStarted(ContainerId, u64),
@@ -145,13 +145,14 @@ impl World {
         self
     }
 
-    /// Creates the containers without the annotation that groups them.
+    /// Creates the containers without the annotation that groups them. On a node, each container
+    /// would then be a pod of its own. Here all of them are still in `pod`.
     pub fn ungrouped(mut self) -> World {
         self.is_ungrouped = true;
         self
     }
 
-    /// Sets the facts about a container that kubelet's annotations state.
+    /// Sets the content of kubelet's annotations on a container.
     pub fn facts(mut self, name: &str, facts: KubeletFacts) -> World {
         self.kinds
             .insert(name.to_owned(), (ContainerKind::Workload, facts));
@@ -715,8 +716,8 @@ impl World {
                     |event: &Event| matches!(event, Event::Restarted(other) if *other == id);
                 let before = self.events.len();
                 self.events.retain(|_, event| !is_its(event));
-                // If no `Restarted` event was removed, the restart was already over and cannot be
-                // canceled.
+                // If the restart is already over, no event was removed, and there is nothing to
+                // cancel.
                 if self.events.len() < before {
                     self.schedule(ms(5), Event::RestartCanceled(id));
                 }

@@ -32,7 +32,7 @@ const NOTICED_AFTER: Duration = Duration::from_millis(50);
 /// The values of a pod's cgroup, and the notes with the values that are to be restored.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodValues {
-    /// The values by knob. A missing value means no limit.
+    /// The value of each knob (a limit or weight). A missing value means no limit.
     values: BTreeMap<u8, u64>,
     notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
 }

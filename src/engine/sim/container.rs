@@ -39,7 +39,7 @@ pub(super) struct SimContainer {
     pub is_sandbox: bool,
     checkpoint: String,
     inits: AtomicUsize,
-    /// Number of cleanups of runtime state in progress.
+    /// Number of calls of `forget` in progress.
     forgettings: AtomicUsize,
     /// Number of releases of the container in progress.
     pub releases: AtomicUsize,

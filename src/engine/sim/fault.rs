@@ -79,7 +79,7 @@ impl Fault {
         Fault::delay(Duration::ZERO)
     }
 
-    /// Success after this time.
+    /// Makes a call succeed after a delay.
     pub fn delay(after: Duration) -> Fault {
         Fault {
             after,
@@ -87,7 +87,7 @@ impl Fault {
         }
     }
 
-    /// Failure after this time.
+    /// Makes a call fail after a delay, with the message `why`.
     pub fn failure(after: Duration, why: &str) -> Fault {
         Fault {
             after,

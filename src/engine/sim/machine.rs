@@ -111,7 +111,7 @@ pub enum Happening {
         call: EngineCall,
         id: String,
     },
-    /// The memory limit was set, in bytes.
+    /// The container's memory limit was set to `memory` bytes.
     Limited {
         id: String,
         memory: u64,
@@ -126,7 +126,7 @@ pub enum Happening {
         id: String,
         words: String,
     },
-    /// The core has made this decision.
+    /// The core has reported this decision or event.
     Decided(Report),
     /// A call has failed, with this message.
     Failed {
@@ -385,7 +385,7 @@ impl SimEngine {
         outcome
     }
 
-    /// Waits for the delay of a call's answer.
+    /// Sleeps as long as the fault plan delays the answer to a call.
     pub(super) async fn answer(&self, call: EngineCall, id: &str) {
         let after = self.lock().fault_plan.answers_after(call, id);
         if !after.is_zero() {
@@ -393,7 +393,7 @@ impl SimEngine {
         }
     }
 
-    /// Waits for an event.
+    /// Waits for an event of the machine.
     pub async fn happening(&self) {
         let happened = Arc::clone(&self.lock().happened);
         happened.notified().await;

@@ -34,7 +34,7 @@ const CFQ: [List; 8] = [
     ("sectors_recursive", |blkio| &mut blkio.sectors_recursive),
 ];
 
-/// Files of the kernel's throttling layer (`blk-throttle`). The layer counts with every I/O
+/// Files of the kernel's throttling layer (`blk-throttle`), which counts I/O under every I/O
 /// scheduler.
 const THROTTLE: [List; 2] = [
     ("throttle.io_service_bytes", |blkio| {

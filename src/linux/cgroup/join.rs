@@ -43,7 +43,7 @@ pub fn join(pid: u32, cgroup: &str) -> Result<(), JoinError> {
 ///
 /// # Errors
 ///
-/// The first error. After it, directories that were made stay.
+/// The first error. The function does not remove the directories that it has made before the error.
 pub fn enter(cgroup: &BTreeSet<PathBuf>) -> Result<(), PathError> {
     let has_parent = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
     let mut chosen: Vec<&PathBuf> = cgroup.iter().filter(has_parent).collect();

@@ -18,7 +18,7 @@ const STACK: usize = 64 * 1024;
 const THREADS_V1: &str = "tasks";
 const THREADS_V2: &str = "cgroup.threads";
 
-/// True while a thread moves itself to its own cgroup, so that later moves are fast.
+/// True while a thread prepares the kernel for moves. No second thread starts in this time.
 static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 /// Prepares the kernel for the move of a container's init process into its cgroup.

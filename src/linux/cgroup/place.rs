@@ -18,7 +18,7 @@ use super::MEMBERS;
 /// First argument of the shim's program that selects this mode.
 pub const MODE: &str = "in-cgroup";
 
-/// Separator of the cgroups and the command.
+/// Argument between the cgroups and the command.
 const COMMAND: &str = "--";
 
 /// Path of this program, which works even after its file was replaced.

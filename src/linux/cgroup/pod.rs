@@ -117,9 +117,9 @@ impl PodCgroup {
         self.values.write(knob, value)
     }
 
-    /// Computes the pod's overhead, in the unit of `knob`: the pod's value `found`, minus the
-    /// containers' total from `allotment`. Returns 0 if the total is unknown, or if `found` is
-    /// unlimited.
+    /// Computes the pod's overhead, in the unit of `knob`: the value `found` for the whole pod,
+    /// minus the total of its containers in `allotment`. Returns 0 if the total is unknown, or if
+    /// `found` is unlimited.
     pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,
@@ -293,7 +293,7 @@ mod tests {
         }
     }
 
-    /// Files of a v1 cgroup with a child.
+    /// Makes the files of a v1 cgroup that contains one other cgroup.
     fn version_1(child_quota: &str) -> (tempfile::TempDir, PodCgroup) {
         let directory = tempfile::tempdir().unwrap();
         let child = directory.path().join("child");

@@ -21,9 +21,10 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// tasks run.
 const AT_ONCE: usize = 64;
 
-/// Time without any process that has the old score, after which a change is complete. A process may
-/// fork while the shim goes over all processes, and the child may have the old score. A later pass
-/// finds the child. By default, a CPU limit pauses a container for less than half of this time.
+/// Time after which a change is complete, if no process had the old score during this time. A
+/// process may fork while the shim goes over all processes, and the child may have the old score. A
+/// later pass finds the child. By default, a CPU limit pauses a container for less than half of
+/// this time.
 const SETTLED_FOR: Duration = Duration::from_millis(250);
 
 /// The time that replaces [`SETTLED_FOR`] after a pass in which some processes exited before the
@@ -67,8 +68,8 @@ impl Change {
 
 /// Sets the score of all processes of a cgroup. A process may fork before the shim has set its
 /// score. So the shim looks at all processes again and again, until it has changed no score for
-/// some time. A notification of `superseded` means that another change follows. Then the shim does
-/// not wait for this time: a single pass without a change is enough.
+/// some time. If another change follows, the caller notifies `superseded`. Then a single pass
+/// without a change is enough.
 ///
 /// # Errors
 ///
@@ -174,8 +175,8 @@ pub fn own() -> i32 {
 
 /// Returns the OOM score to set instead of the configured score `instead_of`. With
 /// `CAP_SYS_RESOURCE` this is `wanted`. Without it, the kernel refuses a score below that of this
-/// process, and the OCI runtime would fail. Then the result is `wanted`, but at least the lower of
-/// this process's score and `instead_of`.
+/// process, and the OCI runtime would fail. So `wanted` is raised, if necessary, to the lower of
+/// two scores: this process's score and `instead_of`.
 pub fn allowed(wanted: i32, instead_of: i32) -> i32 {
     match may_lower() {
         true => wanted,

@@ -80,7 +80,7 @@ pub(super) const OOM_CONTROL: [Setter<MemoryOomControl>; 3] = [
 pub(super) struct V1 {
     /// Path of the cgroup below the mount point, for all controllers that are not in `others`.
     below: Box<Path>,
-    /// Paths of the cgroup in the hierarchies where the path differs from the field `below`.
+    /// Controllers for which the cgroup has another path than `below`, each with that path.
     others: Box<[(Controllers, Box<Path>)]>,
 }
 

@@ -11,15 +11,15 @@ use usher_core::process::ExitStatus;
 use super::causes;
 use crate::grpc::{BadStatus, NoAnswer};
 
-/// The reason why an attempt of a container's probe, or a run of its hook, failed. The message
-/// follows words such as "liveness probe of web failed 1 of 3 times: ". Parts of the message may
-/// come from a server in the container.
+/// The failure of one attempt of a probe, or of one run of a hook. The message follows words such
+/// as "liveness probe of web failed 1 of 3 times: ". Parts of the message may come from a server in
+/// the container.
 #[derive(Debug, Error)]
 pub enum ProbeError {
     #[error("port {0:?} is none of the container's named ports")]
     UnknownPort(String),
-    /// An internal error: the shim looks up a port's name before it sends the request to the
-    /// prober, so the prober expects only numbers.
+    /// An internal error: a prober got a port's name. The shim should have replaced the name by the
+    /// number.
     #[error("port {0:?} is a name, expected its number")]
     UnresolvedPort(String),
     #[error("port 0 is none that can be connected to")]

@@ -26,7 +26,7 @@ const MAX_BODY: usize = 4 * 1024;
 ///
 /// # Errors
 ///
-/// If there was no answer, or another one than SERVING.
+/// If there was no answer, or an answer other than SERVING.
 pub(super) async fn attempt(
     port: u16,
     service: &str,

@@ -45,8 +45,8 @@ const OURS: [HeaderName; 6] = [
     TRAILER,
     TRANSFER_ENCODING,
 ];
-/// Characters that an annotation may contain in a path, but an HTTP request may not. `%` is not
-/// among them, because it begins an escape.
+/// Characters that an annotation may have in a path, but that are escaped in an HTTP request. `%`
+/// is not among them, because it begins an escape.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')

@@ -40,9 +40,10 @@ pub(super) struct Frames<R> {
 struct Count {
     /// Number of frames that the server may still begin.
     left: u32,
-    /// Bytes of the current frame's header read so far, and the payload's length as the header
-    /// gives it.
+    /// Number of bytes of the next frame's header that have been read.
     head: u8,
+    /// Length of the next frame's payload, as far as the header's bytes that have been read tell
+    /// it.
     length: usize,
     /// Bytes of payload left before the next header.
     payload: usize,

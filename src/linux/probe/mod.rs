@@ -156,8 +156,8 @@ pub async fn run_hook(hook: &Hook, limit: Duration, target: &Target) -> Result<(
     outcome.map_err(reported)
 }
 
-/// Converts an error to text for the core. [`tame`] makes the text safe for logs, because it may
-/// contain the container's own words.
+/// Converts an error to text. [`tame`] makes the text safe for logs, because parts of the text may
+/// come from the container.
 fn reported(error: ProbeError) -> ActionError {
     ActionError::Reported(tame(&error.to_string()))
 }

@@ -19,8 +19,8 @@ use crate::reaper::Reaper;
 /// If the namespace cannot be opened, or the process has exited.
 pub(super) fn of(pid: i32, reaper: &Reaper) -> io::Result<File> {
     let theirs = File::open(format!("/proc/{pid}/ns/net"))?;
-    // The check comes after the file is opened. So the file belongs to this process, and not to a
-    // later process with the same process id.
+    // Check the process id only after the file was opened. If the shim still has this child, the
+    // file belongs to the child, and not to a later process with the same id.
     match reaper.owns(pid) {
         true => Ok(theirs),
         false => Err(io::Error::other("the container has ended")),

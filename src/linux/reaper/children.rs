@@ -158,8 +158,8 @@ mod tests {
         fs::read_to_string(pid).unwrap().trim().parse().unwrap()
     }
 
-    /// Checks that orphans are collected while a reserved zombie exists. After a restart in place,
-    /// the first process of the container is such a zombie.
+    /// Checks that the reaper collects orphans even while it keeps the zombie of a reserved
+    /// process. After a restart in place, the first process of the container is such a zombie.
     async fn everything_is_collected_behind_a_reserved_process(reaper: Reaper) {
         prctl::set_child_subreaper(true).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ mod tests {
         let stranger = orphan(&reaper, directory.path(), "b", 0).await;
         let mut named = expectation.claim(named);
         assert_eq!(ended(&mut named).await, ExitStatus::Code(7));
-        // This process has neither a waiter nor a claim.
+        // No caller waits for this process.
         go("b");
         becomes(stranger, None).await;
         assert_eq!(state(first.pid()), Some('Z'));

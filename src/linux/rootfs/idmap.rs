@@ -50,7 +50,8 @@ impl UserNamespace {
         self.attach(target, target, 0)
     }
 
-    /// Mounts the files at `source` at `target`, read-only and with mapped owners.
+    /// Makes a mount at `target` that shows the files at `source`, read-only and with mapped
+    /// owners.
     ///
     /// # Errors
     ///

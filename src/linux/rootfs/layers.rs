@@ -42,17 +42,18 @@ pub(super) fn shorten(options: &mut [String]) -> Result<(), PathError> {
     Ok(())
 }
 
-/// The lower directories, mounted with other owners. These mounts are needed only until the overlay
-/// is mounted, because the overlay keeps its own references.
+/// The lower directories of an overlay, each in a mount that maps the owners of the files. These
+/// mounts are needed only until the overlay is mounted, because the overlay keeps its own
+/// references.
 #[derive(Debug)]
 pub(super) struct Layers {
     bundle: PathBuf,
 }
 
 impl Layers {
-    /// Mounts the layers with other owners, and writes the new paths into the options. The
-    /// directory of these mounts becomes the working directory, so that the paths are short, and
-    /// the options have room for any number of layers.
+    /// Mounts each layer with mapped owners, and writes the paths of these mounts into the options.
+    /// Makes the directory of the mounts the working directory. Then the paths are short, and the
+    /// options have room for any number of layers.
     ///
     /// # Errors
     ///

@@ -27,6 +27,8 @@ pub(super) struct Mounting {
 }
 
 impl Mounting {
+    /// Reads the options of `mount`.
+    ///
     /// # Errors
     ///
     /// If the options contradict each other.
@@ -66,7 +68,7 @@ impl Mounting {
                 self.mount_at(&self.target()?)
             }
             None => self.mount_at(&self.target()?),
-            // For an overlay, the owners are mapped in the layers.
+            // For an overlay, map the owners in its layers, and not in the overlay itself.
             Some(users) if self.is_overlay() => {
                 let target = self.target()?;
                 let _layers = Layers::map(&mut self.options.data, &self.bundle, users)?;

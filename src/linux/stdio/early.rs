@@ -20,16 +20,16 @@ use super::destination::Fifo;
 use super::fifo;
 use crate::offload::Threads;
 
-/// Maximum number of a container's processes whose FIFOs are open although the processes have not
-/// started. The FIFOs of further processes are opened when these start.
+/// Maximum number of processes of one container whose FIFOs are open early at the same time. The
+/// FIFOs of other processes are opened when these processes start.
 const PROCESSES_AT_MOST: usize = 8;
 
 /// Time after which the FIFOs of a process that has not started are closed again. Otherwise Docker
 /// would wait for the end of the output forever if containerd dies between Exec and Start.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Opens FIFOs for the processes of one container. Its limit on threads is its own, so that a path
-/// that stalls delays nothing but early openings.
+/// Opens FIFOs for the processes of one container. Has a thread limit of its own, so that a path
+/// that stalls delays only the early opening of other FIFOs.
 #[derive(Debug)]
 pub struct EarlyOpener {
     room: Arc<Semaphore>,

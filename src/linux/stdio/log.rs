@@ -42,7 +42,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Wakes the thread.
     work: Condvar,
-    /// Wakes the pump when the thread has made progress.
+    /// Wakes the pump when the thread has written bytes, or has closed the file.
     progress: Notify,
 }
 

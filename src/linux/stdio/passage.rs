@@ -88,13 +88,13 @@ impl Passage {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Opens a further reading end of the FIFO, by way of the writing end `to`. The writing end may
-    /// be closed afterward.
+    /// Opens a further reading end of the FIFO, by way of the writing end `to`. The caller may then
+    /// close the writing end.
     ///
     /// # Errors
     ///
-    /// If the reading end cannot be opened. The exit of the process is then reported even if output
-    /// of this stream is unread.
+    /// If the reading end cannot be opened. In this case, the shim reports the exit of the process
+    /// even if output of this stream is unread.
     pub fn reopen(&self, to: &impl AsFd) -> io::Result<Arc<File>> {
         let path = format!("/proc/self/fd/{}", to.as_fd().as_raw_fd());
         let mut options = OpenOptions::new();
@@ -179,7 +179,7 @@ impl Unread {
         left.fold(0, u64::saturating_add)
     }
 
-    /// Simulated output, which a client takes this long to read.
+    /// Output of a simulated process. The client takes the time `lasts` to read it.
     #[cfg(any(test, feature = "simulator"))]
     pub fn simulated(lasts: Duration) -> Unread {
         Unread {

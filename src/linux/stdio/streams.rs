@@ -53,7 +53,8 @@ pub struct Streams {
     logger: Option<Logger>,
     /// Handle for the shim's own messages on the process's standard error.
     messages: Option<MessageWriter>,
-    /// Keeps the streams open after the exit if the container's next process may get them.
+    /// Descriptors that keep the streams open for the next process of the container; `None` if no
+    /// further process will get the streams.
     spare: Option<Spare>,
     #[cfg(any(test, feature = "simulator"))]
     simulated: Simulated,
@@ -63,9 +64,9 @@ pub struct Streams {
 #[cfg(any(test, feature = "simulator"))]
 #[derive(Debug, Default)]
 struct Simulated {
-    /// Time for which the client reads after the exit.
+    /// Time that the client takes after the exit to read the rest of the output.
     reads_for: Option<Duration>,
-    /// The sender is dropped when the client closes stdin.
+    /// Sender that is dropped when the client closes stdin.
     stdin: Option<oneshot::Sender<()>>,
 }
 
@@ -187,8 +188,8 @@ async fn open_pipes(
             continue;
         }
         let (destination, keep) = open_output(stream, path, early, setting).await?;
-        // The loop handles stderr last, and then replaces the writer of stdout. So the shim's
-        // messages go to stderr if the process has one, and otherwise to stdout.
+        // The loop handles stderr last. So the shim's messages go to stderr if the process has one,
+        // and otherwise to stdout.
         streams.messages = destination.message_writer();
         let failed = |source| StdioError::stream(stream, path, source);
         let (read, write) = pipe(setting.owner).map_err(failed)?;
@@ -202,7 +203,7 @@ async fn open_pipes(
     Ok((process, streams))
 }
 
-/// Opens the destination at the address of an output, unless it was opened early.
+/// Opens the destination of an output stream. Uses the FIFO in `early`, if there is one.
 async fn open_output(
     stream: &'static str,
     path: &str,
@@ -284,8 +285,7 @@ impl Streams {
         Ok(process)
     }
 
-    /// Repeats on these streams the calls that were made on `others`, which stood in for these
-    /// streams.
+    /// Repeats the requests that `others` received while these streams did not exist yet.
     pub fn catch_up(&mut self, others: &Streams) {
         if others.is_closed {
             self.close_stdin();
@@ -489,8 +489,7 @@ pub async fn drain(streams: impl IntoIterator<Item = Streams>) {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // No process reads stdin anymore. This function does not wait for output that is left;
-        // `drain` does.
+        // Stop the pumps. Output that is left is lost here; only `drain` waits for such output.
         let output = self.output.iter().map(|output| &output.pump);
         self.input.iter().chain(output).for_each(JoinHandle::abort);
         // A logging program may run even if the process was never made.

@@ -33,8 +33,8 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SEAL
     .union(SealFlag::F_SEAL_GROW);
 
 // An executable file (`elf(5)`): its header; a segment with the whole file; a segment that makes
-// the stack non-executable; the code and its data. For the shim this is data, which it never
-// executes itself.
+// the stack non-executable; the code and its data. The shim never executes this code itself, so the
+// file is mere data in the shim.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 global_asm!(
     ".pushsection .rodata.usher_holder, \"a\"",
@@ -82,8 +82,8 @@ global_asm!(
     "xor edx, edx",
     "mov r10d, 8",
     "syscall",
-    // read(0, below the stack, 128), until the pipe is empty. The end of the pipe means that the
-    // shim is gone.
+    // Loops over read(0, rsp - 128, 128) until read returns 0. The shim, which holds the other end
+    // of the pipe, has then exited.
     "20:",
     "xor eax, eax",
     "xor edi, edi",

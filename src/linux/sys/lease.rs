@@ -37,7 +37,7 @@ impl Lease {
         &self.path
     }
 
-    /// True if a process waits for the file.
+    /// True if a process waits until it can open the file.
     pub fn is_wanted(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).unwrap() != libc::F_WRLCK
     }

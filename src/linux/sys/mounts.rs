@@ -41,7 +41,9 @@ impl UserNamespaceHolder {
             // The child keeps only the reading end of its pipe. Close its copies of all other
             // descriptors of the shim, such as the writing ends of this pipe and of other holders'
             // pipes.
-            // SAFETY: dup2(2) takes two integers. This process has no code that owns descriptors.
+            // SAFETY: dup2(2) takes two integers. The child has its own table of descriptors, and
+            // runs only this closure. So no code in the child owns a descriptor that is replaced or
+            // closed here.
             unsafe { libc::dup2(leash, 0) };
             super::close_all_from(1);
             let mut byte = [0_u8; 1];
@@ -50,8 +52,9 @@ impl UserNamespaceHolder {
             0
         };
         let mut stack = vec![0; STACK];
-        // SAFETY: as after a fork, the child has a copy of this thread alone, and of the stack. It
-        // makes three system calls, allocates nothing, takes no lock, and never returns.
+        // SAFETY: as after a fork, the child has a copy of this process's memory, with the stack,
+        // but none of the other threads. The child makes three system calls, allocates nothing,
+        // takes no lock, and exits without returning to this function.
         let pid = unsafe {
             clone(
                 Box::new(child),
@@ -243,7 +246,8 @@ mod tests {
     use super::*;
     use crate::ProcessStat;
 
-    /// Waits until a child has exited, and collects it. Kills it if it does not exit.
+    /// Waits five seconds at most until a child has exited, and collects it. If the child still
+    /// runs then, kills it and returns false.
     fn exits(pid: i32) -> bool {
         let has_exited = || ProcessStat::read(pid).map_or(true, |stat| stat.is_exiting());
         let tries = std::iter::repeat_with(|| std::thread::sleep(Duration::from_millis(10)));

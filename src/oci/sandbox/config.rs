@@ -94,9 +94,8 @@ impl Wanted {
         };
         let is_in_user_namespace = is_in_user_namespace(options, network.is_some())?;
         let is_shared = mode_is(options.pid.value(), NamespaceMode::POD);
-        // The maker cannot mount a PID namespace usefully, because the namespace ends with its
-        // first process. In a user namespace the maker cannot mount anything for the node, because
-        // that needs rights over the node's mounts.
+        // A PID namespace ends with its first process, so a mount could not keep it. In a user
+        // namespace the maker has no right to mount anything in the node's mount namespace.
         let by_paths = order.takes_paths && !is_shared && !is_in_user_namespace;
         let namespaces = Namespaces {
             pins: by_paths.then(|| files::pins(bundle)),
@@ -206,9 +205,9 @@ fn sysctls(
     Ok(sysctls)
 }
 
-/// Normalizes a sysctl's name: dots separate its words, and a slash stands for a dot in a word,
-/// such as the name of an interface. If the input has dots and slashes, the one that comes first is
-/// the separator (`sysctl(8)`).
+/// Normalizes a sysctl's name, so that dots separate its words. A dot inside a word, such as the
+/// name of an interface, becomes a slash. If the input has dots and slashes, the separator is the
+/// one that comes first (`sysctl(8)`).
 fn dotted(name: &str) -> String {
     let is_slashed = name
         .find(['.', '/'])

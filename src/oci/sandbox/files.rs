@@ -158,7 +158,7 @@ pub(super) fn noted_cgroup(bundle: &Path) -> BTreeSet<PathBuf> {
 /// bundle.
 pub(super) fn remove(bundle: &Path) {
     let directory = directory(bundle);
-    // A path may be mounted more than once, so it is unmounted until that fails.
+    // A path may have several mounts, so unmount until none is left.
     let pins = fs::read_dir(pins(bundle)).into_iter().flatten().flatten();
     let mounts = pins.map(|pin| pin.path()).chain([directory.join(MEMORY)]);
     mounts.for_each(|path| while umount2(&path, MntFlags::MNT_DETACH).is_ok() {});

@@ -76,9 +76,9 @@ pub(super) struct Making {
     pub scope: Option<Scope>,
 }
 
-/// Builds the maker's command. To standard output, the maker writes the PID of the process that
-/// holds the namespaces (0 if no process has to), or else an error message. Then it closes its
-/// output. The maker exits when the pipe `leash` is closed.
+/// Builds the maker's command. The maker writes the PID of the process that holds the namespaces to
+/// standard output. It writes 0 if no process has to hold them, and an error message if it fails.
+/// Then it closes its output. The maker exits when the pipe `leash` is closed.
 pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Command> {
     let mut command = Command::new(SELF);
     command.arg(MODE).arg(serde_json::to_string(making)?);
@@ -86,8 +86,8 @@ pub(super) fn command(making: &Making, leash: OwnedFd) -> serde_json::Result<Com
     Ok(command)
 }
 
-/// True if `word`, the program's first argument, asks the program not to be the shim. Instead, the
-/// program is then the maker, which makes the sandbox, or the first process of a new PID namespace.
+/// True if `word`, the program's first argument, starts the program as the maker, or as the first
+/// process of a new PID namespace, and not as the shim.
 pub fn is_mode(word: &OsStr) -> bool {
     word == MODE || word == FIRST
 }
@@ -104,8 +104,8 @@ pub fn main(arguments: &[OsString]) {
 }
 
 /// Makes the sandbox. If this process has to hold the namespaces, it becomes the holder, and the
-/// function does not return. The function returns if another process or no process has to hold
-/// them, or with an error.
+/// function returns only if that fails. Otherwise the function returns when the sandbox is made, or
+/// with an error.
 fn make(making: &OsStr) -> Result<(), MakerError> {
     sys::close_all_from(3);
     let mut making: Making =
@@ -166,7 +166,7 @@ fn enter_cgroup(making: &mut Making) -> Result<(), MakerError> {
                 error,
             });
         }
-        // Without systemd-run, the cgroup is no unit of systemd.
+        // The node has no systemd-run, so enter the cgroup without systemd.
     }
     Ok(cgroup::enter(&cgroup)?)
 }
@@ -262,8 +262,8 @@ fn hold() -> MakerError {
         silent.map_err(silence())?;
         let error = sys::holder::become_holder();
         let error = not_held(MakerError::cannot("execute the holder")(error));
-        // Standard output is no longer connected to the shim, so write the error to `said`, a copy
-        // of the original standard output.
+        // Standard output has been replaced, so write the error to `said`, which still leads to the
+        // shim.
         let _ = writeln!(said, "{error}");
         Ok::<_, MakerError>(error)
     });
@@ -308,7 +308,6 @@ fn confine() -> Result<(), MakerError> {
     drop_root()
 }
 
-/// Gives up root's rights for good.
 fn drop_root() -> Result<(), MakerError> {
     let ids = || MakerError::cannot("become nobody");
     for capability in caps::read(None, CapSet::Bounding)? {

@@ -20,7 +20,7 @@ use super::maker::{self, Making, NOBODYS};
 /// Time limit for making a sandbox, which takes milliseconds, except on an overloaded machine.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Maximum number of bytes that are read of the maker's output.
+/// Maximum number of bytes that are read from the maker's output.
 const MESSAGE_AT_MOST: u64 = 4096;
 
 /// Time limit for a killed maker to be gone.

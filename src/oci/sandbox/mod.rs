@@ -48,7 +48,7 @@ use scope::Scope;
 
 pub(crate) use files::SHARED_MEMORY;
 
-/// A sandbox, before and after its creation.
+/// The sandbox of a pod. This value exists already before the sandbox is created.
 #[derive(Debug)]
 struct PodSandbox {
     id: String,

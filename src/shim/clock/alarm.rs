@@ -21,7 +21,7 @@ pub struct Alarm {
 impl Alarm {
     /// Returns the time until which the actor sleeps before it wakes the core. Usually this is
     /// `at`, the time for which the core asks. If the core was already woken at `at` or later, the
-    /// sleep ends 1 s after that wake-up. This second doubles with each repetition, up to 60 s.
+    /// sleep ends 1 s after that wake-up. With each repetition this delay doubles, up to 60 s.
     pub fn schedule(&mut self, at: Time) -> Time {
         let Some(rang) = self.rang.filter(|rang| at <= *rang) else {
             self.pause = Duration::ZERO;

@@ -38,9 +38,9 @@ const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes taken by one read.
 const MAX_READ_BYTES: usize = 1024;
 
-/// The shim drops a client that has not read for this time. The shim also drops a client to which
-/// it has sent nothing for this time. The client has then made no complete request, because the
-/// shim answers requests at once, and sends a watcher at least two updates in this time.
+/// The shim drops a client that has not read for this time, or to which the shim has sent nothing
+/// for this time. A client that waits for an answer is safe, because the shim answers at once. A
+/// watcher is safe, because the shim sends it at least two updates in this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The stream of root's clients, from both sockets. These clients may give commands for the pod.
@@ -102,10 +102,9 @@ impl<C> Clients<C> {
     /// group becomes one of root's clients, and any other peer a read-only client. `meter` is
     /// charged for the CPU time of read-only clients.
     ///
-    /// Any process with UID 0 can connect to `shared`, but only a process with `CAP_DAC_OVERRIDE`
-    /// to `roots`. The container of `kubectl usher` lacks this capability, so root's connections to
-    /// `roots` do not wait behind its connections. `roots` is `None` if its socket could not be
-    /// made.
+    /// Any process with UID 0 can connect to `shared`. Only a process with `CAP_DAC_OVERRIDE` can
+    /// connect to `roots`. The container of `kubectl usher` lacks this capability, so it never
+    /// delays root's connections to `roots`. `roots` is `None` if its socket could not be made.
     ///
     /// Neither stream of clients ends before its server is shut down: with ttrpc 0.10, a server
     /// whose listener has ended panics in `stop_listen`.
@@ -124,9 +123,10 @@ impl<C> Clients<C> {
     }
 
     /// Gives a connection a slot. If all slots are taken, [evicts a client](Slots::take), even a
-    /// busy one. Closes the connection if the server still has too many evicted clients. Returns
-    /// the client if its peer has root's group (`is_root`). Otherwise sends the client to
-    /// [`ReadOnlyClients`]. `None` for a read-only client, and for a closed connection.
+    /// busy one. Closes the connection if too many evicted clients are not dropped yet.
+    ///
+    /// Returns the client if its peer has root's group (`is_root`). Sends a read-only client to
+    /// [`ReadOnlyClients`], and returns `None`. Also returns `None` if the connection was closed.
     fn admit(&mut self, stream: UnixStream, is_root: bool) -> Option<Client> {
         let (slots, metered) = match is_root {
             true => (&mut self.slots, None),
@@ -200,9 +200,8 @@ impl Stream for ReadOnlyClients {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match ready!(self.0.poll_recv(context)) {
             Some(client) => Poll::Ready(Some(Ok(client))),
-            // The channel ends when the server of `Clients` is shut down. The server of read-only
-            // clients is shut down after that, and until then this stream must not end (see
-            // `Clients::new`).
+            // The channel has ended, because the server of `Clients` was shut down. This stream
+            // must not end before its own server is shut down too (see `Clients::new`).
             None => Poll::Pending,
         }
     }

@@ -1,6 +1,6 @@
 //! OOM scores and cgroup values of a pod's containers, as read from the kernel. These are the
-//! values in force, no matter which program has set them. The shim finds them by the process ids of
-//! the containers' init processes.
+//! values in force, no matter which program has set them. The shim finds the values by the process
+//! ids of the containers' init processes.
 //!
 //! The shim, not `usher`, reads the values, so that a user of `usher` needs no access to the node's
 //! processes and cgroups.
@@ -21,7 +21,7 @@ pub(super) fn add_values(pod: &mut api::Pod) {
         };
         container.cgroup = values(&cgroup);
         if pod.cgroup.is_none() {
-            // The parent of a container's cgroup is the pod's.
+            // The parent of a container's cgroup is the pod's cgroup.
             let parent = cgroup.parent();
             pod.cgroup = parent.map_or_else(MessageField::none, |parent| values(&parent));
         }

@@ -28,8 +28,8 @@ const SECONDS_PER_CPU_SECOND: u32 = 30;
 /// enough for a few dozen requests, so a person does not have to wait.
 const BURST: Duration = Duration::from_millis(50);
 
-/// Waiting work begins only at multiples of this time, all of it together. Each wake-up of the
-/// thread costs CPU time that no task sees, so fewer wake-ups are cheaper.
+/// Work that has to wait begins only at multiples of this time. So the work of several clients
+/// shares one wake-up of the thread. Each wake-up costs CPU time that no task sees.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The meter of all read-only clients of a pod; clones share it.
@@ -86,10 +86,9 @@ impl Meter {
     }
 
     /// Ready when work for a read-only client may begin. The caller then calls
-    /// [`begin_work`](Meter::begin_work), which starts charging CPU time. After a wait,
-    /// `poll_ready` itself has started charging. A `begin_work` that follows at once changes
-    /// nothing.
-    /// `wait` keeps the timer between two polls.
+    /// [`begin_work`](Meter::begin_work), which starts charging CPU time. If `poll_ready` had to
+    /// wait, it has already started charging, and this call changes nothing. `wait` keeps the timer
+    /// between two polls.
     pub fn poll_ready(&self, wait: &mut Wait, context: &mut Context<'_>) -> Poll<()> {
         if wait.0.is_none() {
             wait.0 = self.state().pause().map(|pause| Box::pin(sleep(pause)));
@@ -143,7 +142,7 @@ impl MeterState {
     }
 }
 
-/// The first tick after `at`.
+/// The first multiple of `TICK` after `at`.
 fn next_tick(at: Time) -> Time {
     let into = at.since_origin().as_nanos().checked_rem(TICK.as_nanos());
     let into = into.and_then(|into| u64::try_from(into).ok()).unwrap_or(0);
@@ -236,7 +235,7 @@ pub(super) mod tests {
                 assert_eq!(before.elapsed(), Duration::ZERO);
                 clock.spend(Duration::from_millis(1));
                 sleep(Duration::from_secs(1)).await;
-                // This time is not charged, because the shim serves no read-only client.
+                // The shim serves no read-only client here, so this CPU time is not charged.
                 clock.spend(Duration::from_secs(1));
             }
         });

@@ -28,8 +28,8 @@ pub use service::{ReadOnlyService, Service};
 /// 107 characters.
 const NAME: usize = 32;
 
-/// Path of the control socket of the shim whose socket for containerd is at `path`, even if the
-/// control socket does not exist. `None` if `path` has no file name in UTF-8.
+/// Path of a shim's control socket, even if this socket does not exist. `path` is the shim's socket
+/// for containerd. `None` if `path` has no file name in UTF-8.
 pub fn socket_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let name: String = name.chars().take(NAME).collect();

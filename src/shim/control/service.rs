@@ -46,7 +46,7 @@ pub struct Service {
     pod: Pod,
     calls: Arc<Semaphore>,
     watchers: Arc<Semaphore>,
-    /// Meter to which the answers are charged; `None` for root.
+    /// CPU meter that is charged for the answers to read-only clients. `None` in root's service.
     meter: Option<Meter>,
 }
 

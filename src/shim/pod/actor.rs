@@ -73,7 +73,7 @@ pub struct Actor {
     pub(super) sandbox_end: SandboxEnd,
     pub(super) score_log: ScoreLog,
     pub(super) probe_cpu: ProbeCpuMeter,
-    /// The cgroup of the pod. `None` until the cgroup is found, and always if other pods share the
+    /// The cgroup of the pod; `None` until it is found. Stays `None` if other pods share the
     /// cgroup, or if usher orders no container of the pod.
     pub(super) pod_cgroup: Option<OwnCgroup>,
     alarm: Alarm,

@@ -1,4 +1,4 @@
-//! The actor's calls about the cgroups of containers.
+//! The calls Stats and Pids, and the watch for OOM kills.
 
 use crate::calls::{Figures, Members, Reply};
 use crate::events;

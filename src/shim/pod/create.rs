@@ -81,9 +81,9 @@ impl Actor {
             self.sandbox_end.refuse_second(&order.id, living)?;
         }
         let (container, read) = self.node.engine.read(order, self.meta.sandbox())?;
-        // In a pod without a pause container, the sandbox has received the pod's annotations. The
-        // containers need not have them, and containerd may not have passed them on to the
-        // containers.
+        // In a pod without a pause container, the plan comes from the annotations of the sandbox.
+        // The containers may lack these annotations, because containerd does not always pass them
+        // on.
         let plan = match self.meta.has_own_sandbox() {
             true => None,
             false => Some(bundle::plan(&order.id, &read, &self.node.rules)?),

@@ -42,8 +42,8 @@ impl Actor {
         }
     }
 
-    /// Has the engine clean up the runtime state of a container that has exited, before the caller
-    /// deletes the container. The root file system stays.
+    /// Cleans up the runtime state of a container that has exited, before the caller deletes the
+    /// container. The root file system stays.
     pub(super) fn clean_up(&mut self, id: &ContainerId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -76,8 +76,8 @@ impl Actor {
     }
 
     /// Begins the deletion of a container. The engine removes the container, and passes on the rest
-    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation. The
-    /// end of any other deletion answers the callers of Delete.
+    /// of the output of the container and its execs. [`Deletion::Forced`] undoes a creation. After
+    /// any other deletion, the shim answers the callers of Delete.
     pub(super) fn begin_deletion(&mut self, id: &ContainerId, how: Deletion) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

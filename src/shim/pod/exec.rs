@@ -36,7 +36,7 @@ impl Actor {
         if is_post_start {
             task.carryover.keep_post_start(call.spec.clone());
         }
-        // Prepare for the caller's Start of this exec, which comes next.
+        // The caller starts this exec next, so the engine prepares for it now.
         let init = task.handles.init();
         let fifos = init.map(|init| init.prepare_for_exec(&call.paths));
         let exec = Exec::new(call.spec, fifos.unwrap_or_default(), call.paths);

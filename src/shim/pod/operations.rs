@@ -34,8 +34,8 @@ impl Actor {
         });
     }
 
-    /// Runs `work` as an operation on container `id`, then calls `then` with the outcome. The
-    /// outcome is stale if the event that `wanted` names has come first. A stale outcome is
+    /// Runs `work` as an operation on container `id`, then calls `then` with the outcome. If the
+    /// event that `wanted` names happens before the outcome arrives, the outcome is stale: it is
     /// discarded, and `then` is not called.
     pub(super) fn operate<T: Outcome, E: From<Panicked> + Send + 'static>(
         &mut self,
@@ -118,8 +118,8 @@ impl Actor {
     }
 }
 
-/// Moves `work` to the heap. Otherwise, an async function takes twice the memory of a future that
-/// it awaits, and each call that passes the future on copies it. A Create then needed 80 kB of the
+/// Moves `work` to the heap. Each call that passes an unboxed future on copies it, and an async
+/// function that awaits it takes twice its memory. Without the heap, a Create needed 80 kB of the
 /// stack, and memory of the stack is never given back.
 fn boxed<T>(work: impl Future<Output = T> + Send + 'static) -> Work<T> {
     Box::pin(work)

@@ -61,10 +61,10 @@ impl Actor {
         }
     }
 
-    /// Handles the outcome of a creation for a restart in place. Gives the task its streams back,
-    /// unless the creation has panicked: the streams are then lost. If the creation has failed,
-    /// reports this to the core. Otherwise executes the program of the container's new init
-    /// process, and then reports to the core whether the execution has succeeded.
+    /// Handles the outcome of a creation for a restart in place. Gives the task its streams back;
+    /// if the creation has panicked, they are lost. Reports a failed creation to the core. After a
+    /// successful creation, executes the program in the new init process, and reports to the core
+    /// whether this has succeeded.
     fn finish_recreate(&mut self, id: &ContainerId, outcome: Result<CreatedAgain, Panicked>) {
         let created = outcome.map_err(EngineError::from);
         let created = created.and_then(|(created, streams)| {

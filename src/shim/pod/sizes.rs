@@ -97,8 +97,8 @@ impl Actor {
         }
     }
 
-    /// Lets `note` record that one step of a resize has ended. Then gives the cgroup the wanted
-    /// size again, because this size may have changed meanwhile.
+    /// Calls `note`, which records that a piece of work for the cgroup's size has ended. Then gives
+    /// the cgroup the wanted size again, because this size may have changed meanwhile.
     fn note_size_work(&mut self, note: impl FnOnce(&mut OwnCgroup)) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             note(cgroup);
@@ -115,7 +115,7 @@ impl Actor {
         }
     }
 
-    /// Bytes of memory charged to the containers in `size.counted` and `size.held`.
+    /// Bytes of memory charged to the containers in `size`.
     fn memory_of(&self, size: &PodSize) -> u64 {
         let ids = size.counted.iter().chain(&size.held);
         let usage = ids.filter_map(|id| self.tasks.get(id)?.handles.cgroup()?.memory_usage());

@@ -67,8 +67,8 @@ impl Actor {
         });
     }
 
-    /// Lets an init process that waits for its release execute the program, then calls `then` with
-    /// the outcome. If the process is replaced or the task is deleted before, `then` is not called.
+    /// Releases an init process, which then executes the container's program. Calls `then` with the
+    /// outcome, unless the process is replaced or the task is deleted first.
     pub(super) fn execute(
         &mut self,
         id: &ContainerId,

@@ -80,9 +80,9 @@ impl Actor {
     }
 
     /// Handles the exit of a container's init process (its main process), and passes the exit to
-    /// the core. From now on, the outcomes of work that is useful only while the process lives are
-    /// discarded. Also called for a container that is killed before it is restored. Ignores an
-    /// unknown container.
+    /// the core. From now on, discards the outcomes of operations that need the process. Also
+    /// called for a container that is killed while it waits to be restored. Ignores an unknown
+    /// container.
     pub(super) fn handle_init_exit(&mut self, id: &ContainerId, status: ExitStatus) {
         self.operations.cancel_at_exit(id);
         let Some(task) = self.tasks.get_mut(id) else {

@@ -27,10 +27,10 @@ impl Actor {
         }
     }
 
-    /// Carries out the waiting Update `request`, and answers its caller. The core sets
-    /// `for_next_process` if the container is between two processes. The resources are then only
-    /// kept for the next process. Without `for_next_process`, an Update changes nothing if its
-    /// caller has stopped waiting.
+    /// Carries out the waiting Update `request`, and answers its caller. `for_next_process` is true
+    /// if the container is between two processes. The shim then only keeps the resources for the
+    /// next process. If `for_next_process` is false, an Update whose caller has stopped waiting
+    /// changes nothing.
     pub(super) fn begin_update(
         &mut self,
         id: &ContainerId,

@@ -117,9 +117,9 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     let mut was_refused = false;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        // The lock is released before the shim is asked. This is safe: an ending shim of usher
-        // removes its socket, and only then refuses callers. So a shim that accepts the container
-        // stays, and a shim that refuses the container has removed its socket.
+        // The lock is released before the call to the shim. This is safe: when a shim of usher
+        // ends, it removes its socket before it refuses callers. So a shim that accepts the
+        // container stays, and a shim that refuses the container has removed its socket.
         let lock = SocketLock::take(path)?;
         let answer = match find_listener(path, &lock)? {
             Listener::None => {
@@ -138,7 +138,7 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
         };
         match answer {
             Answer::Heard => return Ok(Claim::Taken),
-            // The listener has refused the container twice, but its socket still exists. So the
+            // The listener has refused the container twice, and its socket still exists. So the
             // listener is containerd's own shim, which knows only the tasks that it created.
             Answer::Refused if was_refused => return Ok(Claim::Taken),
             Answer::Refused => was_refused = true,
@@ -151,7 +151,8 @@ fn claim_within(limit: Duration, path: &Path, id: &str) -> io::Result<Claim> {
     }
 }
 
-/// Announces task `id` to the shim by a Connect for this task, which the shim does not know yet.
+/// Tells the shim that task `id` will be created: sends a Connect for this task, which the shim
+/// does not know yet.
 fn announce(shim: UnixStream, id: &str, limit: Duration) -> Answer {
     let request = ConnectRequest {
         id: id.to_owned(),
@@ -382,7 +383,7 @@ mod tests {
         let listener = listen(&path);
         assert!(is_hung(claim_within(SHORTLY, &path, "b")));
         drop(listener);
-        // The file still exists, as after a shim that was killed.
+        // The socket's file still exists, as if a shim had been killed.
         assert_eq!(names(&dir), ["socket"]);
         drop(listen(&path));
         assert_eq!(names(&dir), ["socket"]);
@@ -464,7 +465,7 @@ mod tests {
     fn a_lock_on_another_socket_or_the_directory_delays_no_one() {
         let (dir, path) = place();
         let _other = SocketLock::take(&dir.path().join("other")).unwrap();
-        // Earlier versions locked the directory.
+        // Earlier versions of usher locked the directory. Such a lock must not delay this version.
         let directory = File::open(dir.path()).unwrap();
         let _all = Flock::lock(directory, FlockArg::LockExclusive).unwrap();
         let begun = Instant::now();

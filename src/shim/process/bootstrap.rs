@@ -45,7 +45,6 @@ pub(super) struct Bootstrap {
     /// The directory for the socket; `None` for the default one.
     pub socket_dir: Option<String>,
     pub debug: bool,
-    /// The runtime's options.
     pub options: StartOptions,
 }
 

@@ -126,9 +126,8 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
-/// The path of the socket for containerd, if the `name` of the shim's control socket is known. The
-/// names of both sockets are digits of the same hash, and the name of the socket for containerd has
-/// more digits.
+/// Finds the path of a shim's own socket, which is for containerd. `name` is the name of the shim's
+/// control socket: the first characters of the name of its own socket.
 fn own_socket(directory: &Path, name: &str) -> PathBuf {
     let is_own = |path: &PathBuf| {
         let own = path.file_name().and_then(OsStr::to_str);

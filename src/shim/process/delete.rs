@@ -29,12 +29,12 @@ pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Sh
     }
     let bundle = start::bundle_directory(flags)?;
     // Read the address first: if containerd gives up a container's creation, it may remove the
-    // bundle at any moment. If the bundle is gone already, assume that the container is the first
-    // of its pod. The container's id then names the pod's socket.
+    // bundle at any moment. If the bundle is gone already, derive the address from the container's
+    // id. This is right if the container is the first of its pod.
     let address = address::of_bundle(&bundle);
     let address = address
         .unwrap_or_else(|| address::of_pod(&flags.address, &flags.namespace, None, &flags.id));
-    // Read the recorded exit early, too, because containerd may remove the bundle.
+    // Read the recorded exit now, because containerd may remove the bundle at any moment.
     let exit = kind.recorded_exit(&bundle);
     let socket = address::path(&address);
     let shim_is_dead = address::remove_dead(&socket);

@@ -132,10 +132,10 @@ async fn serve_on(
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
-    // As soon as containerd has the shim's address, it connects, and stays connected. If the caller
-    // of containerd goes away before that, containerd forgets the container: it kills the `start`
-    // process that would report the address, or closes the connection. So if the shim has no
-    // connection, containerd may have forgotten the shim, even if containerd still runs.
+    // As soon as containerd has the shim's address, it connects, and stays connected. If
+    // containerd's client cancels its call meanwhile, containerd forgets the container: it kills
+    // the `start` process, or closes the connection. So if the shim has no connection, containerd
+    // may have forgotten the shim, even if containerd still runs.
     let socket = path.clone();
     let is_talked_to = move || socket.as_deref().is_none_or(kernel::is_talked_to);
     let starter = Starter::of_this_shim();

@@ -43,8 +43,8 @@ pub(super) fn start(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, Shi
         address: address.clone(),
         error,
     })?;
-    // The rules are read to fail early if they are invalid. A running pod keeps the rules with
-    // which it began.
+    // Read the rules before the shim starts, so that `start` fails if they are invalid. A running
+    // shim keeps its rules.
     if let Claim::Ours(listener) = claim
         && let Err(error) = config::read()
             .map_err(ShimError::from)

@@ -262,8 +262,8 @@ impl Sandbox for Sandboxes {
         req: StartSandboxRequest,
     ) -> ttrpc::Result<StartSandboxResponse> {
         let call_timeout = call_timeout(ctx);
-        // If the caller goes away, ttrpc drops this future, and with it `_here`. The actor notices
-        // this by `gone`.
+        // If the caller goes away, ttrpc drops this future, which drops `_here`. Then `gone`
+        // completes, and the actor learns that the caller has gone.
         let (_here, gone) = oneshot::channel();
         let id = req.sandbox_id.clone();
         let started = self

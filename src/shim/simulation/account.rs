@@ -23,14 +23,14 @@ const AFTERWARDS: Duration = Duration::from_millis(200);
 /// Longest time of a creation without faults.
 const CREATED_WITHIN: Duration = Duration::from_millis(30);
 
-/// Longest time of an engine call that needs no excuse, in milliseconds. With longer calls, the
-/// four calls of a restart take more time than the promises allow.
+/// Longest time of an engine call that breaks no promise, in milliseconds. If calls take longer,
+/// the four calls of a restart take more time than the promises allow.
 const SLOW: u64 = 25;
 
 /// Time in which kubelet stops a container whose postStart handler has failed.
 const STOPPED_WITHIN: Duration = Duration::from_secs(11);
 
-/// End of an excuse that lasts until the end of the run. No run takes as long as this value.
+/// End of an excuse that lasts for the rest of the run. Every run is over before this time.
 const FOR_GOOD: Duration = Duration::from_secs(86_400);
 
 impl Account<'_> {
@@ -52,9 +52,9 @@ impl Account<'_> {
         }
     }
 
-    /// Two times for each Start that was answered: the time that the Start waited for its
-    /// container's turn, and the time limit of its caller. The engine's time for the release does
-    /// not count as waiting. A Start whose release failed is left out.
+    /// Returns two times for each answered Start of a container: how long the call waited, and the
+    /// time limit of its caller. The engine's time for the release does not count as waiting.
+    /// Leaves out a Start whose release failed.
     fn start_waits(&self, faults: &Faults) -> Vec<(Duration, Option<Duration>)> {
         let starts = self.called.iter().filter(|called| {
             let is_inits = called.call == "Start" && called.exec_id.is_empty();
@@ -118,7 +118,7 @@ impl Account<'_> {
                 false => slow,
             };
             let until = match call {
-                // No container waits for these calls.
+                // These engine calls delay no container, so their failure excuses nothing.
                 EngineCall::Delete
                 | EngineCall::Scores
                 | EngineCall::WritePod
@@ -185,8 +185,8 @@ impl Account<'_> {
                 _ => None,
             });
         let excuses = deaths.flat_map(|(died, id)| {
-            // The four engine calls follow the death of the process, or a termination that begins
-            // before the container is back.
+            // An excuse begins at the death of the process, and at each termination that begins
+            // before the container runs again.
             let back = self.executions(id).find(|at| *at > died);
             let is_down = move |at: &Duration| *at > died && back.is_none_or(|back| *at <= back);
             let begun = self.ends_begun().filter(is_down);
@@ -245,7 +245,8 @@ impl Account<'_> {
             let until = match over {
                 None => FOR_GOOD,
                 Some((then, ExitStatus::Code(0))) => then + AFTERWARDS,
-                // The shim waits until kubelet stops the container, as after a failed handler.
+                // The shim takes the exec for a failed handler, and waits until kubelet stops the
+                // container.
                 Some((then, _)) => then + STOPPED_WITHIN,
             };
             Some(excuse(Some(id), *at, until))

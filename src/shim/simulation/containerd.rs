@@ -398,8 +398,8 @@ impl Publish for Containerd {
     }
 }
 
-/// A call that is not answered yet. Dropping this value records the call, so a call whose future is
-/// dropped is recorded, too.
+/// A call that is not answered yet. Its `drop` records that the call is over, whether it was
+/// answered or its future was dropped.
 struct Open {
     containerd: Containerd,
     number: u64,

@@ -127,8 +127,9 @@ pub fn limit(call: EngineCall) -> Duration {
     }
 }
 
-/// True if the shim makes the call in a job of its own, so that a panic loses only this call. If
-/// the shim panicked while it handles a message, it would lose more.
+/// True if a panic of the call loses only this call, because the shim makes the call in a separate
+/// tokio task. The other calls are part of the shim's work on a message, and a panic would lose the
+/// rest of this work. `Read` is part of the work on a Create, but its panic loses only this Create.
 fn is_a_job(call: EngineCall) -> bool {
     let in_messages = [
         EngineCall::FindCgroup,
@@ -146,7 +147,8 @@ impl FaultPlan for NoFaults {
             EngineCall::Collect => return Fault::delay(wait / 4),
             // A drain of the streams cannot return an error, so its only fault is a delay.
             EngineCall::Drain => return Fault::delay(wait),
-            // The simulated kubelet does not handle a sandbox that cannot be made.
+            // These calls never fail for a sandbox, because the simulated kubelet cannot handle a
+            // sandbox that was not made.
             EngineCall::Read | EngineCall::Mount | EngineCall::Create | EngineCall::Release
                 if id.starts_with("pause") =>
             {

@@ -235,7 +235,7 @@ impl SimulatedNode {
         }
     }
 
-    /// Translates an event of the machine into an observation of the core's simulator.
+    /// Converts an event of the machine to an event that the core's simulator knows.
     fn seen_of(&mut self, happening: &Happening) -> Option<Seen> {
         let of = |id: &String| (!self.is_of_another(id)).then(|| kubelets(id).to_owned());
         let hook = |id: &String| match self.hooked.contains(name_of(id)) {
@@ -292,8 +292,7 @@ impl SimulatedNode {
         self.story_since(0)
     }
 
-    /// Returns the events of [`story`](SimulatedNode::story), except the first ones. `heard` is the
-    /// number of events that are left out.
+    /// Returns the events of [`story`](SimulatedNode::story) without the first `heard` events.
     fn story_since(&self, heard: usize) -> Vec<(Duration, Happening)> {
         let machine = self.node.engine.lock();
         let news = machine.story.iter().skip(heard);
@@ -358,7 +357,7 @@ impl SimulatedNode {
         format!("{what}-{}", self.execs)
     }
 
-    /// Lets this much time pass, and all events in this time happen.
+    /// Lets the node run for the time `wait`, and handles the events of this time.
     pub fn live(&mut self, wait: Duration) {
         self.runtime.block_on(async { sleep(wait).await });
         self.hear();
@@ -370,7 +369,7 @@ impl SimulatedNode {
     }
 }
 
-/// An archive that records the decisions of a shim among the machine's events.
+/// An archive that adds a shim's decisions to the machine's events, and stores no pod.
 #[derive(Debug)]
 struct Witness(SimEngine);
 

@@ -113,8 +113,8 @@ struct World {
 impl World {
     fn of(seed: u64) -> World {
         let case = Case::numbered(seed);
-        // A person with `ctr` makes no sandboxes. This draw has dice of its own, so that it does
-        // not change the other draws of a seed.
+        // A person who uses `ctr` makes no sandboxes. Draw this with separate dice, so that the
+        // other draws of a seed stay the same.
         let is_pauseless = !case.by_hand && Dice::new(seed ^ 0x7061_7573).percent(30);
         World {
             case,

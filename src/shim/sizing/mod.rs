@@ -41,9 +41,8 @@ struct Sizing {
 }
 
 impl Sizing {
-    /// Reads the values that the caller gave the pod, before the shim changes them. `allotment` is
-    /// the pod's resources without its overhead. Any excess of a value over `allotment` is the
-    /// overhead.
+    /// Reads the values that the caller gave the pod, before the shim changes them. Computes the
+    /// pod's overhead: these values minus the resources of the pod's containers (`allotment`).
     pub fn new(cgroup: &dyn PodCgroup, allotment: &Allotment) -> Sizing {
         let knobs = [Knob::Memory, Knob::CpuQuota, Knob::CpuWeight].into_iter();
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
@@ -55,10 +54,12 @@ impl Sizing {
     }
 
     /// Puts the wanted size in force; `None` restores the original values. `charged` is the memory
-    /// in bytes that is charged to the containers in `wanted.counted` and `wanted.held`. The pod's
-    /// other memory is added to the limit. If the memory limit has to be lowered, the result says
-    /// so, and the caller lowers it, because the kernel may need long to free memory. A value that
-    /// the kernel refuses is only logged, and written again by the next call.
+    /// in bytes that is charged to the containers in `wanted`. The pod's other memory is added to
+    /// the limit.
+    ///
+    /// Does not lower the memory limit itself, because the kernel may take long to free memory. If
+    /// the limit has to be lowered, the result says so, and the caller lowers it. A value that the
+    /// kernel refuses is only logged; the next call writes it again.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -75,9 +76,9 @@ impl Sizing {
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled::default();
         for setting in &mut self.settings {
-            // Compare only the weight with the requests of all containers. A limit for the whole
-            // pod needs no comparison: a container without a limit of its own counts with the pod's
-            // limit, so the sum is high enough.
+            // The shim lowers the CPU weight only if the requests of all containers account for the
+            // whole weight of the pod. The limits need no such check: in their sums, a container
+            // without a limit counts with the pod's whole limit, so the sums are never too low.
             let is_weighed = setting.knob == Knob::CpuWeight && wanted.is_some();
             let accounted = is_weighed.then(|| asked.unwrap_or_default());
             let value = match (setting.knob, wanted) {

@@ -48,8 +48,8 @@ pub(crate) struct SizeWork {
 }
 
 impl OwnCgroup {
-    /// Reads the cgroup's values, before the shim changes them. `allotment` is the pod's resources
-    /// without its overhead. If it is `None`, the shim must not size the cgroup, and reads no
+    /// Reads the cgroup's values, before the shim changes them. `allotment` is the resources of the
+    /// pod's containers. If `allotment` is `None`, the shim must not size the cgroup, and reads no
     /// values.
     pub fn new(cgroup: Arc<dyn PodCgroup>, allotment: Option<&Allotment>) -> OwnCgroup {
         OwnCgroup {
@@ -73,15 +73,14 @@ impl OwnCgroup {
         self.sizing.is_some() && self.last.as_ref() != Some(&wanted())
     }
 
-    /// True while the memory limit is being lowered.
     pub fn is_lowering_memory(&self) -> bool {
         self.sizing.as_ref().is_some_and(Sizing::is_lowering)
     }
 
     /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the
-    /// memory in bytes that is charged to the containers in `wanted.counted` and `wanted.held`.
-    /// Records the original values in the bundle `note_bundle`. Returns the work that is left for
-    /// the caller; `None` if the shim may not size the cgroup.
+    /// memory in bytes that is charged to the containers in `wanted`. Records the original values
+    /// in the bundle `note_bundle`. Returns the work that is left for the caller; `None` if the
+    /// shim may not size the cgroup.
     pub fn settle(
         &mut self,
         wanted: Option<PodSize>,

@@ -22,9 +22,9 @@ pub(super) struct Setting {
     /// of the containers.
     pub overhead: u64,
     /// The value that the shim wrote last. Equal to `ceiling` if the shim has written none, or if
-    /// another program has written a value since. `written` is this value after the kernel's
-    /// rounding.
+    /// another program has written a value since.
     wanted: u64,
+    /// The value that the kernel has stored for `wanted`, possibly rounded.
     pub written: u64,
     /// The value that systemd was last told.
     pub notified: u64,
@@ -40,7 +40,7 @@ enum Lowering {
     Idle,
     /// A lower value is being written. No other value is written meanwhile.
     UnderWay { from: u64, to: u64 },
-    /// The attempt failed, and is not repeated at once.
+    /// The last attempt to lower the limit failed. The next call of `settle` does not try again.
     Failed,
 }
 
@@ -57,10 +57,10 @@ pub(super) enum Outcome {
 }
 
 impl Setting {
-    /// Reads the original value of `knob`, before the shim writes it for the first time.
-    /// `allotment` is the pod's resources without its overhead. Any excess of the value over
-    /// `allotment` is the overhead. `None` if the value cannot be read, for example because the
-    /// kernel has no such value.
+    /// Reads the original value of `knob`, before the shim writes it for the first time. Computes
+    /// the pod's overhead: the original value minus the resources of the pod's containers
+    /// (`allotment`). Returns `None` if the value cannot be read, for example because the kernel
+    /// has no such value.
     pub fn found(knob: Knob, cgroup: &dyn PodCgroup, allotment: &Allotment) -> Option<Setting> {
         let found = cgroup.read(knob)?;
         Some(Setting {
@@ -78,9 +78,9 @@ impl Setting {
     /// Sets the cgroup's value to `value` plus the overhead, but at most to the ceiling. If another
     /// program has changed the cgroup's value, that program's value becomes the ceiling.
     ///
-    /// `accounted` is the value that the requests of all containers amount to. If the ceiling is
-    /// higher than `accounted` plus the overhead, the pod has requests of its own. The current
-    /// value is then not lowered. With `None`, any value may be lowered.
+    /// `accounted` is the value that results from the requests of all containers. If the ceiling is
+    /// higher than `accounted` plus the overhead, the pod as a whole has requests of its own. The
+    /// current value is then never lowered. If `accounted` is `None`, it may always be lowered.
     pub fn settle(
         &mut self,
         cgroup: &dyn PodCgroup,
@@ -102,8 +102,9 @@ impl Setting {
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // Without a cgroup manager, only another program can set the value in `notified`
-                // again. Forget the value here, so that it then counts as a new ceiling.
+                // The check above ignores the value in `notified`, because a cgroup manager may
+                // write it again. This cgroup has no manager. So forget the old value, and treat it
+                // as a new ceiling if another program writes it again.
                 self.notified = now;
             }
         }
@@ -166,13 +167,12 @@ impl Setting {
         Outcome::Done
     }
 
-    /// True while a memory limit is being lowered.
     pub fn is_being_lowered(&self) -> bool {
         matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
-    /// True if the caller gave the pod more than `accounted` plus the overhead. If there is an
-    /// overhead, a difference of one does not count, because the overhead is rounded.
+    /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a
+    /// difference of one does not count, because the overhead is rounded.
     fn exceeds(&self, accounted: u64) -> bool {
         let rounding = u64::from(self.overhead > 0);
         let most = accounted.saturating_add(self.overhead);

@@ -114,8 +114,8 @@ impl Task for Service {
 
     async fn start(&self, ctx: &TtrpcContext, req: StartRequest) -> ttrpc::Result<StartResponse> {
         let call_timeout = call_timeout(ctx);
-        // If the caller goes away, ttrpc drops this future, and with it `_here`. The actor notices
-        // this by `gone`.
+        // If the caller goes away, ttrpc drops this future, which drops `_here`. Then `gone`
+        // completes, and the actor learns that the caller has gone.
         let (_here, gone) = oneshot::channel();
         let started = self
             .pod

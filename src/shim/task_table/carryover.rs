@@ -19,9 +19,9 @@ pub struct RestartCarryover {
 }
 
 impl RestartCarryover {
-    /// Reserves the process id of `init` if the task may outlive this process, so that no other
-    /// process gets the same id. Called for each init process; an id that is already reserved
-    /// stays.
+    /// Reserves the process id of `init` for the time after its exit, so that no other process gets
+    /// this id. Does nothing if the task cannot outlive `init`, or if an id is already reserved.
+    /// Called for each init process.
     pub fn reserve_pid(&mut self, init: &dyn Init, may_outlive: bool) {
         if self.first.is_none() && may_outlive {
             self.first = Some(init.hold_pid());

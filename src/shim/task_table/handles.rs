@@ -23,7 +23,8 @@ pub struct Handles {
     cgroup: Option<Arc<dyn Cgroup>>,
     /// The token that cancels the work under way for the init process.
     cancel_token: CancelToken,
-    /// Sender whose drop ends a release that is under way. Dropped when the init process exits.
+    /// Sender that is kept while a release is under way; the engine's release has the receiver.
+    /// When the init process exits, the sender is dropped, and the engine then ends the release.
     releasing: Option<oneshot::Sender<()>>,
     oom_watch: Option<Box<dyn OomWatch>>,
     /// Time at which the shim collected the exited init process (`wait(2)`).

@@ -86,7 +86,7 @@ pub fn kill_init(init: &dyn Init) {
 pub fn kill_exec_process(process: &Arc<dyn Process>) {
     let outcome = match process.kill(Signal::KILL) {
         SignalProgress::Done(outcome) => outcome,
-        // The engine delivers SIGKILL at once.
+        // Not reached: the engine sends SIGKILL to an exec at once.
         SignalProgress::UnderWay(_) => Ok(()),
     };
     if let Err(error) = outcome {

@@ -16,7 +16,7 @@ pub struct Score {
     given: i32,
     /// The change of the processes' scores that is under way.
     busy: Option<Busy>,
-    /// True if a process was added since the last change. Such a process may have another score.
+    /// True if a process was added since the last change. Its score may differ from `given`.
     has_newcomers: bool,
 }
 
@@ -63,7 +63,8 @@ impl ScoreLog {
 }
 
 impl Score {
-    /// Creates the score of a container whose bundle has the score `own`.
+    /// Creates the entry for the OOM score of a container. `own` is the score in the container's
+    /// bundle.
     pub fn new(own: i32) -> Score {
         Score {
             in_bundle: own,
@@ -88,16 +89,16 @@ impl Score {
         is_changed
     }
 
-    /// Notes that a process was added, which may have another score.
+    /// Notes that a process was added, whose score may differ from the score of the others.
     pub fn note_newcomer(&mut self) {
         self.has_newcomers = true;
     }
 
-    /// Begins the change to the score `to`, which the caller carries out. Returns the change, and
-    /// its [`Notify`], which is notified when another score is wanted.
+    /// Begins the change to the score `to`, which the caller carries out. Returns the change, and a
+    /// [`Notify`] that tells the caller if another score is wanted meanwhile.
     ///
-    /// Returns `None` if no change is due, or if an earlier change is under way. If the earlier
-    /// change has another score than `to`, notifies the earlier change's [`Notify`].
+    /// Returns `None` if no change is due, or if an earlier change is still under way. If the
+    /// earlier change is to another score than `to`, notifies its [`Notify`].
     pub fn begin_change(&mut self, to: i32) -> Option<(Change, Arc<Notify>)> {
         if let Some(busy) = &self.busy {
             if busy.to != to {

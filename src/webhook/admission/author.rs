@@ -27,7 +27,8 @@ pub(super) fn restore(annotations: &Annotations) -> Annotations {
     };
     // A record that cannot be read was not written by the webhook.
     let written: Written = serde_json::from_str(&written).unwrap_or_default();
-    // A forged record may name any key, but the webhook only ever changes usher's annotations.
+    // The pod's author may have forged the record, with any keys. Restore only usher's annotations,
+    // because the webhook changes no others.
     let of_usher = written.into_iter().filter(|(key, _)| is_usher_key(key));
     for (key, (was, is)) in of_usher {
         // If the values differ, another webhook or a person has changed the annotation since.

@@ -1,10 +1,10 @@
 //! The webhook's certificate, which the API server verifies.
 //!
 //! [`CurrentCertificate`] holds the certificate in use; each handshake uses the latest certificate.
-//! [`Manager`] makes certificates, agrees on one with the other replicas, gives its authority to
-//! the API server, and sets the certificate. If cert-manager or a similar program does all that,
-//! [`Files`] sets the certificate instead. [`ClientAuthorities`] verify the certificates of
-//! clients.
+//! [`Manager`] makes certificates, agrees on one with the other replicas, and sets it. It also
+//! writes the authority that has signed the certificate into the webhook's configuration, from
+//! which the API server reads it. If cert-manager or a similar program does all that, [`Files`]
+//! sets the certificate instead. [`ClientAuthorities`] verify the certificates of clients.
 
 mod client_authorities;
 mod current;

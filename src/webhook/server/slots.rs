@@ -291,7 +291,7 @@ impl Slot {
     pub(super) fn mark_answered(&self) {
         self.change(|connection| {
             connection.bytes = 0;
-            // A refused first request that was never complete leaves the connection `New`.
+            // The connection stays `New` if its first request was refused before it was complete.
             if connection.phase != Phase::New {
                 connection.phase = Phase::Idle;
                 connection.since = Instant::now();

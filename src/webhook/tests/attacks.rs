@@ -117,8 +117,8 @@ async fn silent_connections_do_not_block_health() {
     assert_eq!(answered.expect("an answer").0, StatusCode::OK);
 }
 
-/// Reviews are answered on the test's thread, which the blocking reads below keep busy. So only
-/// another thread can answer the requests for health.
+/// The test's thread serves the reviews, and the blocking reads below keep this thread busy. So
+/// another thread has to serve `/healthz`, `/readyz` and `/metrics`.
 #[tokio::test]
 async fn health_is_answered_while_the_thread_of_reviews_is_busy() {
     let (served, _) = certified();

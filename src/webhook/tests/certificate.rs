@@ -44,7 +44,7 @@ async fn replicas_that_start_together_agree_on_a_certificate() {
         assert_eq!(cluster.get(path)["webhooks"][1]["future"], "is kept");
         assert_eq!(cluster.version(path), 2, "one replica wrote it");
     }
-    // Later checks change nothing.
+    // When the replicas check again, they change nothing.
     for manager in &mut managers {
         assert!(!manager.reconcile(now).await.unwrap());
     }
@@ -175,7 +175,7 @@ fn files_are_read_again_when_they_change() {
     assert!(!files.reload().unwrap());
     assert!(served.has_certificate());
 
-    // The certificate and the key do not match, as while the files are being replaced.
+    // The certificate and the key do not match, as happens while the files are replaced.
     let other = Pair::make(HOST, now()).unwrap();
     write("tls.crt", &other.certificate);
     assert!(files.reload().is_err());

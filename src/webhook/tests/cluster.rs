@@ -95,7 +95,7 @@ impl Cluster {
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.expect("a body").to_bytes();
-                // Lets another client go first, so that conflicts happen.
+                // Lets the request of another client run first, so that write conflicts happen.
                 tokio::task::yield_now().await;
                 let (status, answer) = cluster.answer(&parts.method, parts.uri.path(), &body);
                 let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));

@@ -177,7 +177,8 @@ fn assert_same_order(explained: &Value, plan: &Plan, pod: &Pod) {
     assert_eq!(steps, stages);
 }
 
-/// Asserts that the shim reads the probes and resources that the spec had before the webhook.
+/// Asserts that the shim gets the same probes and resources as the spec had before the webhook's
+/// changes.
 fn assert_same_probes_and_resources(before: &Pod, plan: &Plan, after: &Pod) {
     for container in before.all() {
         let name = container.name.as_str();
@@ -268,7 +269,7 @@ fn explain_and_the_shim_read_the_webhooks_annotations_alike() {
             .collect();
         for says in &warnings {
             assert!(!says.contains("differs from"), "{says}");
-            // The webhook has returned the same warnings.
+            // The webhook has returned each of these warnings, too.
             let told = reply.warnings.iter().any(|it| it.ends_with(says));
             assert!(told, "{says}: {:?}", reply.warnings);
         }

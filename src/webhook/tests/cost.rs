@@ -194,8 +194,10 @@ fn named_list(count: usize) -> String {
 }
 
 /// A list of the names `c900?`, `c899?`, …. In an annotation, `?` marks a container that the pod
-/// may lack. The order is reversed, so that each container is created after the containers that
-/// wait for it.
+/// may lack. The list is in the reverse order of the pod's spec.
+///
+/// The spec has most apps before the listed containers. Each of these apps gets a warning that it
+/// does not wait for the listed containers.
 fn optional_list(count: usize) -> String {
     let name = |index: usize| format!("c{}?", 900 - index);
     (0..count).map(name).collect::<Vec<_>>().join(",")

@@ -1,4 +1,4 @@
-//! Makes reviews as the API server sends them, and decodes the responses.
+//! Makes admission reviews like those of the API server, and decodes the webhook's responses.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -57,7 +57,8 @@ pub(super) fn changed(old: &Value, new: &Value) -> Reply {
     reply_to(Webhook::Validate, new, Some(old))
 }
 
-/// Returns the webhook's reply to the creation of `object` if the nodes have these `rules`.
+/// Returns the webhook's reply to the creation of `object`, with `rules` as the nodes'
+/// configuration.
 #[track_caller]
 pub(super) fn created_under(rules: &Rules, webhook: Webhook, object: &Value) -> Reply {
     let mut admission = admission();

@@ -1,5 +1,5 @@
-//! Tests of the servers over real TLS, with a client that trusts the authorities that the API
-//! server would.
+//! Tests of the servers over real TLS. The client trusts the authorities that an API server would
+//! trust.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub(super) async fn start(served: &CurrentCertificate, drain: Duration) -> Runni
     start_for(served, drain, None).await
 }
 
-/// As [`start`]. If `clients` names authorities, each client needs a certificate that one of these
-/// authorities has signed.
+/// Does the same as [`start`]. If `clients` names authorities, each client needs a certificate that
+/// one of these authorities has signed.
 pub(super) async fn start_for(
     served: &CurrentCertificate,
     drain: Duration,

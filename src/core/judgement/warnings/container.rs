@@ -105,7 +105,7 @@ fn of_waiting(
             String::new()
         }
         Held::AtOnce => String::new(),
-        // Sidecars rarely take more than 10 s to start, init containers often do.
+        // Sidecars rarely take more than 10 s to start, but init containers often do.
         Held::Blocked if plan.settings().start_mode == StartMode::Auto => {
             let names = waits.names.iter().copied();
             let inits = few_joined(names.filter(|name| plan.role(name) == Role::Init));

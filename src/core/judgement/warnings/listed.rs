@@ -62,8 +62,8 @@ fn is_missing(pod: &Pod, setting: PodSetting, name: &str) -> bool {
     }
 }
 
-/// The consequence of a listed name that no container has. An injector may add the container to the
-/// pod later.
+/// Describes what happens if `list` names a container that the pod does not have. An injector may
+/// still add the container.
 fn then(list: PodSetting) -> String {
     let then = match role_of_list(list) {
         Some(Role::Init | Role::Sidecar) => "containers that wait for it never run",

@@ -68,8 +68,8 @@ pub(super) fn of(plan: Option<&Plan>, pod: &Pod) -> Vec<Warning> {
 fn of_pod(plan: &Plan, pod: &Pod) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let settings = plan.settings();
-    // There is no `..` here, so that the compiler reports a new setting until its author has
-    // decided on its warnings.
+    // The pattern names every setting, without `..`. So code with a new setting does not compile
+    // until the programmer has decided on warnings about the setting.
     let Settings {
         start_mode: _,
         startup_timeout: _,

@@ -56,7 +56,7 @@ pub(super) enum EndedStart {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::lifecycle) struct Releasing {
     pub(super) start: Start,
-    /// An exit that arrived before the engine reported that the program is executed.
+    /// An exit that arrived before the report that the program was executed.
     pub exit: Option<ExitStatus>,
     pub stop: Stop,
 }
@@ -115,13 +115,14 @@ pub(in crate::lifecycle) struct Exiting {
     pub code: u32,
     /// The caller has read the output of the process.
     pub is_output_read: bool,
-    /// Latest time until which the exit waits for the reader of the output, and for execs.
+    /// Deadline for the reader of the output, and for execs. After this time, the exit no longer
+    /// waits for them.
     pub until: Time,
     /// The Start was answered with success.
     pub(super) was_started: bool,
-    /// Latest time until which the shim delays the publication of the exit, to write down first why
-    /// it ended the container. The caller reads this reason when it hears of the exit. `None` if
-    /// the publication need not wait for a reason.
+    /// Deadline for writing the reason why the shim ended the container. Until then, the exit waits
+    /// for the reason, because a caller that hears of the exit reads the reason at once. `None` if
+    /// the shim writes no reason, or has written it.
     pub reason_deadline: Option<Time>,
 }
 
@@ -130,13 +131,14 @@ pub(in crate::lifecycle) struct Exiting {
 pub(in crate::lifecycle) struct FinalExit {
     /// The exit code reported to the caller.
     pub code: u32,
-    /// Latest time until which the exit waits for the reader of the output, and for execs.
+    /// Deadline for the reader of the output, and for execs. After this time, the exit no longer
+    /// waits for them.
     pub until: Time,
 }
 
 impl Releasing {
-    /// The Start that is not answered yet. `None` if the container was held: its Start was answered
-    /// then.
+    /// The Start that is not answered yet. `None` if the container was held before, because the
+    /// hold answered its Start.
     pub fn open_start(&self) -> Option<RequestId> {
         match self.start {
             Start::Open(request) => Some(request),

@@ -355,8 +355,8 @@ impl ContainerState {
             return self.refuse("restart");
         };
         let stop = match restarting.stop {
-            // The restart was over before it could be killed: SIGKILL is scheduled at once for the
-            // new process.
+            // SIGKILL came during the restart, and could not cancel it. So SIGKILL is scheduled at
+            // once for the new process.
             Stop::Killed { since, .. } => Stop::KillScheduled { since, at: since },
             stop => stop,
         };
@@ -419,8 +419,8 @@ impl ContainerState {
         }
     }
 
-    /// Records that the container's stderr has the line with the reason why usher has ended the
-    /// container.
+    /// Records that the shim has written the reason why it ended the container to the container's
+    /// stderr and termination message.
     pub fn mark_last_words_written(&mut self) {
         match &mut self.inner {
             Inner::Ending(

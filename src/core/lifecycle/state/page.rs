@@ -13,7 +13,8 @@ use super::{Blocked, ContainerState, FinalExit, Inner};
 
 const PAGE: &str = include_str!("../../../../docs/lifecycle.md");
 
-/// An event of a container. Returns true if its state allows the event.
+/// Function that applies an event to a container's state. Returns true if the state allows the
+/// event.
 type Transition = fn(&mut ContainerState) -> bool;
 
 const NOW: Time = Time::from_origin(std::time::Duration::from_secs(1));

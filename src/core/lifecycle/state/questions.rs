@@ -27,9 +27,8 @@ impl ContainerState {
         }
     }
 
-    /// The progress of the container's stop during a restart in place. In contrast to
-    /// [`stop`](Self::stop), a known exit of the new process does not change the result.
-    /// `Undelivered` if no restart in place is under way.
+    /// The progress of the container's stop during a restart in place; `Undelivered` at any other
+    /// time. Unlike [`stop`](Self::stop), ignores an exit of the new process that is known already.
     pub fn stop_of_restart(&self) -> Stop {
         match &self.inner {
             Inner::Restarting(_, Restarting { stop, .. }) => *stop,

@@ -85,7 +85,8 @@ impl Stop {
         }
     }
 
-    /// The time for which SIGKILL is scheduled. `None` if none is, or if SIGKILL was delivered.
+    /// The time for which SIGKILL is scheduled. `None` if SIGKILL is not scheduled, or was
+    /// delivered already.
     pub fn kill_at(self) -> Option<Time> {
         match self {
             Stop::KillScheduled { at, .. } => Some(at),
@@ -174,9 +175,9 @@ impl Stop {
         }
     }
 
-    /// The state after the shim has scheduled SIGKILL for the time `at`, because the execution of
-    /// the program is not complete. If SIGKILL was scheduled before, the earlier of both times
-    /// counts. Unchanged if a signal was delivered before.
+    /// The state after the shim has scheduled SIGKILL for the time `at`, because it does not know
+    /// yet that the program was executed. If SIGKILL was scheduled before, the earlier of both
+    /// times counts. Unchanged if a signal was delivered before.
     pub fn kill_scheduled(self, now: Time, at: Time) -> Stop {
         match self {
             Stop::Undelivered | Stop::Preparing { .. } | Stop::KillScheduled { .. } => {

@@ -49,8 +49,8 @@ impl StateSummary {
     }
 }
 
-/// Writes created, creating, running and stopped as in the OCI runtime specification, which has no
-/// words for the other states.
+/// Writes `creating`, `created`, `running` and `stopped` as in the OCI runtime specification, which
+/// has no words for the other states.
 impl fmt::Display for StateSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

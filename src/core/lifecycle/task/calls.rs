@@ -36,7 +36,7 @@ use crate::lifecycle::state::Freezer;
 pub enum Call {
     Pause,
     Resume,
-    /// An Exec with its id.
+    /// Contains the id of the new exec.
     Exec(String),
     Checkpoint,
     Update,
@@ -300,7 +300,7 @@ mod tests {
                 match cell {
                     "yes" => assert_eq!(allowed, Ok(()), "{name}: {call:?}"),
                     "-" => assert!(allowed.is_err(), "{name}: {call:?}"),
-                    // An empty cell says nothing: another row, that of the task's state, applies.
+                    // An empty cell has no rule. The row of the task's state has it.
                     _ => {}
                 }
             }

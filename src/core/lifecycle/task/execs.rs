@@ -51,7 +51,7 @@ enum Exec {
     NeverRan,
 }
 
-/// A call for an exec that needs a certain state.
+/// A call of the Task API for an exec. The state of the exec determines if the call is legal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExecCall {
     Start,

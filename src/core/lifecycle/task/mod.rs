@@ -120,8 +120,8 @@ impl Pod {
         self.satisfies(id, |container| container.state.has_no_process_yet())
     }
 
-    /// True if the container's init process has exited: for good, before a restart in place, or
-    /// with a success that is withheld. False for an unknown container.
+    /// True if the container's init process has exited, even if the shim will restart the container
+    /// in place, or hides the container's success from the caller. False for an unknown container.
     pub fn has_exited(&self, id: &ContainerId) -> bool {
         self.satisfies(id, |container| container.state.has_exited())
     }

@@ -1,9 +1,9 @@
 //! The removal of a container: the cleanup of its runtime state after its exit, and its deletion by
 //! the caller.
 //!
-//! The cleanup does the slow part of the deletion early, while the caller still learns of the exit.
-//! The OCI runtime cannot clean up and delete a container at the same time. A restart in place
-//! waits for the cleanup.
+//! After an exit, some time passes until the caller sends its Delete. The cleanup uses this time
+//! for the slow part of the deletion. The OCI runtime cannot clean up and delete a container at the
+//! same time. A restart in place waits for the cleanup.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::lifecycle::time::Time;
 
 use super::Call;
 
-/// Delay of a cleanup, and of log lines, while the program of another container is being executed,
-/// so that this execution has the machine to itself.
+/// Delay of cleanups and log lines while the shim has more urgent work. For example, they would
+/// take CPU time from a program that is just being executed.
 pub const RELEASES_WITHIN: Duration = Duration::from_millis(5);
 
 /// The progress of the cleanup of a container's runtime state.
@@ -60,7 +60,7 @@ pub enum Deletion {
     Usual,
     /// The runtime state is cleaned up: only the root file system is left.
     RootfsOnly,
-    /// The creation is undone, whatever runs in the container.
+    /// The creation is undone: the container is deleted even if a process runs in it.
     Forced,
 }
 
@@ -79,8 +79,8 @@ impl Container {
 
     /// True while the OCI runtime cannot execute the container's program. There are three reasons:
     /// the runtime state is being cleaned up, a checkpoint that ends the container is being made,
-    /// or the container is being deleted before its restore from a checkpoint. If the container is
-    /// removed, the removal answers an open Start.
+    /// or the container is being deleted before its restore from a checkpoint. Meanwhile an open
+    /// Start waits. It is refused if the container is removed.
     pub fn is_busy(&self) -> bool {
         self.is_cleanup_under_way() || self.is_removal_wanted() && self.state.has_no_process_yet()
     }
@@ -94,9 +94,9 @@ impl Container {
 
 impl Pod {
     /// Records a Delete of the caller. The driver answers this and all other open Deletes of the
-    /// container when [`Action::Delete`] is done or has failed. This action may come later: a
-    /// creation, a cleanup and the kill of an init process that has not executed its program end
-    /// first.
+    /// container when [`Action::Delete`] is done or has failed. This action may come later. Before
+    /// it, a creation or cleanup under way has to end, and an init process that never executed its
+    /// program is killed.
     ///
     /// # Errors
     ///
@@ -141,8 +141,8 @@ impl Pod {
 
     /// Records the outcome of [`Action::CleanUp`], which removes the runtime state of an exited
     /// container before the caller deletes it. After a successful cleanup, the deletion has only
-    /// the root file system left to remove. Otherwise the deletion does all the work. After a
-    /// timeout a Delete that waits for the cleanup fails.
+    /// the root file system left to remove. Otherwise the deletion does all the work. If the
+    /// cleanup times out, a Delete that waits for it fails.
     pub fn handle_cleaned_up(&mut self, now: Time, id: &ContainerId, outcome: CleanupOutcome) {
         self.now = now;
         self.with_container(id, |context| {
@@ -181,9 +181,10 @@ impl Pod {
         self.handle_cleaned_up(now, id, CleanupOutcome::Failed);
     }
 
-    /// Schedules the cleanup of the runtime state of a container whose process has just exited: a
-    /// little later if the exit makes the shim start other containers, run hooks or send signals.
-    /// Schedules nothing if the container shares a PID namespace or has poststop hooks.
+    /// Schedules the cleanup of the runtime state of a container whose process has just exited. The
+    /// cleanup begins a little later if the exit makes the shim start other containers, run hooks
+    /// or send signals. It begins at once if the container itself will run again. Schedules nothing
+    /// if the container shares a PID namespace or has poststop hooks.
     pub(in crate::lifecycle) fn plan_cleanup(&mut self, id: &ContainerId) {
         let is_busy = self.is_about_to_go_on() && !self.will_run_again(id);
         let at = match is_busy {

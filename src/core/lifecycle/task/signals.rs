@@ -32,9 +32,9 @@ pub struct SignalOrder {
 
 impl Pod {
     /// Records the outcome of a container's restore from its checkpoint, which is also the outcome
-    /// of its [`Action::Release`]. Delivers the signals that have waited for the process. After a
-    /// failed restore, there is no process to signal: Kill calls are refused. If the shim itself
-    /// has decided on a SIGKILL, the container ends without a signal.
+    /// of its [`Action::Release`]. After a success, delivers the signals that have waited for the
+    /// process. After a failure, there is no process to signal, so Kill calls that wait are
+    /// refused. If the shim itself has decided on a SIGKILL, an exit by SIGKILL is reported.
     pub fn handle_restored(
         &mut self,
         now: Time,
@@ -53,9 +53,9 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Lets the driver deliver a signal, or refuses the signal's Kill call if no process can get
-    /// it. While the process is being restored, the signal waits. SIGKILL also cancels all other
-    /// work for the container.
+    /// Lets the driver deliver a signal. Refuses the signal's Kill call if no process can get the
+    /// signal. While the process is being restored, the signal waits. SIGKILL also cancels all
+    /// other work for the container.
     pub(in crate::lifecycle) fn deliver(&mut self, order: SignalOrder) {
         if self.container.state.has_no_process_yet() {
             return self.deliver_without_process(order);
@@ -79,7 +79,7 @@ impl ContainerContext<'_> {
         let (id, is_kill) = (self.id.clone(), order.signal == Signal::KILL);
         if !self.container.state.is_being_restored() {
             match order.request {
-                // There is no process to kill, so the shim's SIGKILL itself ends the container. Two
+                // There is no process to kill, so the driver only reports an exit by SIGKILL. Two
                 // SIGKILLs may have waited for a restore that failed, but the exit is reported only
                 // once.
                 None if is_kill => {

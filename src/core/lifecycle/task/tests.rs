@@ -326,7 +326,7 @@ impl Fork {
         self.check_calls();
     }
 
-    /// Checks what the caller reads, and which calls it can make.
+    /// Checks the task state that the caller reads, and the calls that the core allows.
     fn check_calls(&self) {
         if self.is_removed || !self.pod.is_known(&web()) {
             return;
@@ -603,8 +603,8 @@ impl Fork {
     }
 }
 
-/// Explores every order of events, and returns the number of states. Before a panic, it prints the
-/// events that led there.
+/// Explores every order of events, and returns the number of states. Prints the events that led to
+/// a panic.
 fn explore(annotations: &[(&str, &str)], has_checkpoint: bool, left: Limits) -> usize {
     let mut seen = HashSet::new();
     let mut roads = vec![(Fork::new(annotations, has_checkpoint, left), Vec::new())];

@@ -34,7 +34,7 @@ struct Update {
     change: SizeChange,
 }
 
-/// The container's size before the Update under way, and after this Update if it succeeds.
+/// An Update under way. If it succeeds, the container's size changes from `before` to `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct UnderWay {
     before: Size,

@@ -40,14 +40,14 @@ impl Pod {
         let is_complete = ended.is_some_and(|ended| ended.cause == Cause::Completed);
         let restarts_all = ended.is_some_and(Termination::is_followed_from_the_start);
         // All containers run again if a person stopped the last run, or if the caller restarts the
-        // whole pod. Otherwise, finished containers stay finished after a completed run, and under
-        // the restart policy `Never`.
+        // whole pod. They also run again after an incomplete run, if the restart policy restarts
+        // failed containers. Otherwise, finished containers stay finished.
         let is_anew = by_hand || restarts_all || !is_complete && self.caller_restarts_failed();
         match is_anew {
             true => {
                 self.forget_last_run();
-                // In the next run every name is new. So the last Create was the last one with a new
-                // name.
+                // In the next run every container name counts as new. So the last Create was also
+                // the last Create with a new name.
                 self.last_new_name = self.last_creation;
             }
             false => self.go_on(is_complete),
@@ -93,9 +93,10 @@ impl Container {
 }
 
 impl Subject<'_> {
-    /// Rule: after a termination for the failure of an essential container, the shim kills the
-    /// sandbox, once, if the restart policy restarts failed containers. The caller starts the pod
-    /// again only then (KEP-753 draft: "kill the entire pod and start again").
+    /// Rule: the shim kills the sandbox after a termination that a failed essential container has
+    /// caused. It does so once, and only if the restart policy restarts failed containers. The
+    /// caller starts the pod again only after this kill (KEP-753 draft: "kill the entire pod and
+    /// start again").
     pub(in crate::lifecycle) fn sandbox_is_killed(&self) -> Option<Due<Decision>> {
         let termination = self.pod.termination.as_ref()?;
         let is_due = termination.is_over()

@@ -1,5 +1,6 @@
-//! Bounds for the status: how long a container waits at most, in a termination or while it alone is
-//! stopped, and which event then ends the wait ([`Then`]). No signal depends on these bounds.
+//! Bounds for the status: the latest time of a container's next event, and the kind of event
+//! ([`Then`]). The bounds apply in a termination, and while the caller stops a single container. No
+//! signal depends on these bounds.
 //!
 //! The times for the step under way come from the rules that deliver its signals. The times for
 //! later steps are computed from them: each step is assumed to take as long as it may.
@@ -15,10 +16,11 @@ use crate::lifecycle::view::Then;
 use super::{StepDeadlines, Termination, place};
 
 impl Pod {
-    /// The next signal that stops the container, and its latest time, for the status. The signal is
-    /// a stop signal or SIGKILL. A stop signal at most two seconds before SIGKILL is
-    /// [`Then::LastSignal`]. The stop belongs to a termination, or to a stop request for this
-    /// container alone. `None` if no signal is to come.
+    /// The next stop signal or SIGKILL that the container gets, and the latest time at which it
+    /// comes. `usher inspect` shows both. `None` if no signal is to come.
+    ///
+    /// The reason for the signal is a termination, or a stop request for this container alone. A
+    /// stop signal at most two seconds before SIGKILL is [`Then::LastSignal`].
     pub(in crate::lifecycle) fn next_stop_signal(
         &self,
         now: Time,
@@ -43,9 +45,9 @@ impl Pod {
         soonest.or_else(|| subject.next_signal_of_lone_stop(now))
     }
 
-    /// The latest time at which a held defer container is run or is left out, and which of the two
-    /// happens. `None` if no termination under way applies to the container, or if its step is
-    /// over.
+    /// The latest time at which the wait of a held defer container ends, and the event that ends
+    /// it. The event is that the container is run, or that it is left out. `None` if no termination
+    /// under way applies to the container, or if its step is over.
     pub(in crate::lifecycle) fn turn_comes(&self, container: &Container) -> Option<(Time, Then)> {
         let termination = self.termination_for(container)?;
         let turn = container.defer_turn()?;
@@ -98,8 +100,8 @@ impl Pod {
         )
     }
 
-    /// The time at which a step that begins at `began` is over at the latest. This is `began`
-    /// itself if the grace policy skips the step for lack of time. Called only for steps that have
+    /// The latest time at which a step is over if it begins at `began`. This is `began` itself if
+    /// the grace policy skips the step for lack of time. Called only for steps that have
     /// containers, and for the step under way. Does not count the time that defer containers may be
     /// granted later.
     fn latest_end(&self, step: Step, began: Time) -> Time {
@@ -179,9 +181,9 @@ impl Subject<'_> {
         }
     }
 
-    /// The next signal of a stop outside of a termination, and the latest time of this signal. The
-    /// next signal is the stop signal, or later the caller's SIGKILL. `None` if the caller has sent
-    /// no stop signal, or if a termination stops the container.
+    /// The next signal to a container that the caller stops outside of a termination, and the
+    /// latest time of this signal. First comes the stop signal, later the caller's SIGKILL. `None`
+    /// if the caller has sent no stop signal, or if a termination stops the container.
     fn next_signal_of_lone_stop(&self, now: Time) -> Option<(Time, Then)> {
         let request = self
             .container

@@ -43,8 +43,9 @@ pub(in crate::lifecycle) struct Termination {
     since: Time,
     /// The end of the grace period.
     deadline: Time,
-    /// The length of the grace period according to the stop requests or the annotations. The grace
-    /// policy depends on it. An early SIGKILL of the caller does not change this value.
+    /// The length of the grace period according to the stop requests or the annotations. If this
+    /// length is too short for the grace policy, another policy applies. An early SIGKILL of the
+    /// caller does not change the length.
     grace: Duration,
     /// Time when the shim recognized the termination.
     known: Time,
@@ -62,8 +63,9 @@ pub(in crate::lifecycle) struct Termination {
     pub extension: Extension,
     /// True if the log already says that the grace period is over.
     is_grace_over: bool,
-    /// Time when the deadline was last shortened, or was found to be past. Containers get two
-    /// seconds from this time on.
+    /// Time when the grace period was last shortened, or when the shim recognized the termination
+    /// after the end of the grace period. Containers get two seconds from this time on, except
+    /// under the grace policy `Strict`.
     shortened: Option<Time>,
     /// The shim has killed the sandbox, after the end of the termination.
     is_sandbox_killed: bool,
@@ -177,15 +179,16 @@ impl Termination {
         if !self.cause.is_decided() {
             self.cause = cause;
         }
-        // `shorten` may also reduce `grace`, the recorded length of the grace period. After an
-        // early SIGKILL has ended the grace period, a later `deadline` must not change `grace`.
+        // This check is needed after an early SIGKILL, which ends the grace period but does not
+        // change `grace`. Without the check, `shorten` could reduce `grace` although `deadline`
+        // comes after the end of the grace period.
         if deadline < self.deadline {
             self.shorten(deadline, now);
         }
     }
 
-    /// Shortens the grace period to what the caller really gives. A later `deadline` than before
-    /// changes nothing.
+    /// Ends the grace period at `deadline`, unless it ends earlier anyway. Also reduces `grace`,
+    /// even if an early SIGKILL has already ended the grace period.
     fn shorten(&mut self, deadline: Time, now: Time) {
         self.grace = self.grace.min(deadline.since(self.since));
         if deadline < self.deadline {
@@ -203,8 +206,8 @@ impl Termination {
     }
 
     /// The time of SIGKILL for containers that get their last stop signal at the end of the grace
-    /// period. SIGKILL comes two seconds after this end, or two seconds after the shim has learned
-    /// of this end, whichever is later.
+    /// period. SIGKILL comes two seconds after this end. If the shim learned of the end too late,
+    /// SIGKILL comes two seconds after the shim learned of it.
     pub fn last_moment(&self) -> Time {
         let known = self.deadline.max(self.shortened.unwrap_or_default());
         known.after(MIN_GRACE)
@@ -225,8 +228,8 @@ impl Termination {
         self.cause.is_decided() && !self.cause.is_left_to_caller() && !self.by_hand
     }
 
-    /// True if the termination was inferred from stop requests, each of which was a SIGKILL or left
-    /// 2 s at most.
+    /// True if the termination was inferred, and if each of its stop requests was a SIGKILL or had
+    /// a grace period of at most 2 s.
     pub fn is_inferred_and_forced(&self) -> bool {
         self.cause == Cause::Inferred && self.defers == Defers::Forced
     }
@@ -251,7 +254,7 @@ impl Termination {
     }
 
     /// Notes the time that a container has used in this step, for the log. The time counts from
-    /// `began`, but not from before the grace period.
+    /// `began`, or from the start of the grace period if that is later.
     pub fn note_used(&mut self, name: &str, began: Time, now: Time) {
         let time = now.since(began.max(self.since));
         self.used.push((name.to_owned(), time));
@@ -323,9 +326,9 @@ impl Pod {
             .is_some_and(Termination::leaves_hooks_out)
     }
 
-    /// True if no more defer containers are run, because the caller leaves no time or has killed a
-    /// defer container. Also true if, in this run, no program of a container that usher orders was
-    /// executed.
+    /// True if usher runs no more defer containers in this run of the pod. The caller leaves no
+    /// time for them or has killed one of them, or no container that usher orders has executed its
+    /// program.
     pub(in crate::lifecycle) fn leaves_defers_out(&self) -> bool {
         let by_caller = self
             .termination
@@ -365,9 +368,8 @@ impl Pod {
             && !(is_shims && container.state.is_yet_to_be_started())
     }
 
-    /// True if a container is still held. Called when a termination that the shim decided is over.
-    /// A container is then still held if, for example, its Start came too late. Ignores defer
-    /// containers that have had their turn.
+    /// True if a container is still held when a termination is over that the shim has decided. For
+    /// example, its Start came too late. Ignores defer containers that have had their turn.
     fn has_a_latecomer(&self) -> bool {
         self.containers.values().any(|container| {
             let was_deferred = || self.history.was_deferred(&container.name);
@@ -407,8 +409,8 @@ impl Pod {
         sidecars.map(place).max()
     }
 
-    /// True if the sidecar's turn to stop has come. For a sidecar that has exited, true if its turn
-    /// would have come by now: the shim then does not restart it in place.
+    /// True if the sidecar's turn to stop has come. Also true for an exited sidecar whose turn
+    /// would have come by now. The shim does not restart such a sidecar in place.
     pub(in crate::lifecycle) fn turn_has_come(&self, sidecar: &Container) -> bool {
         let is_time = self
             .termination

@@ -16,7 +16,7 @@ impl Pod {
             return None;
         }
         let dues = [self.sandbox_died(), self.completed(), self.inferred()];
-        // Of the terminations that are due now, prefer a decided one to an inferred one.
+        // If several terminations are due now, prefer a decided one to an inferred one.
         let (at, termination) = dues
             .into_iter()
             .flatten()
@@ -33,16 +33,16 @@ impl Pod {
         let is_left_to_caller = termination.cause.is_left_to_caller();
         self.termination = Some(termination);
         // While the pod waited for its defer containers, the caller may have created containers for
-        // the next run. They end with all others.
+        // the next run. This termination stops these containers, too.
         if is_left_to_caller {
             self.move_next_run_to_current();
         }
         self.step_begins();
     }
 
-    /// The termination that begins because the sandbox has died, and its start time, which is the
-    /// present time. The containers have lost their network and are to stop in order. `None` while
-    /// the sandbox lives, or if no container that usher orders is alive.
+    /// A termination that begins now because the sandbox has died, and the present time. The
+    /// containers have lost their network and are to stop in order. `None` while the sandbox lives,
+    /// or if no container that usher orders is alive.
     fn sandbox_died(&self) -> Option<(Time, Termination)> {
         let alive = self
             .containers
@@ -74,7 +74,8 @@ impl Pod {
             .filter(|request| request.is_of_end_since(termination.since))
             .collect();
         let deadline = open.iter().map(|request| request.deadline()).min()?;
-        // A termination is forced as long as all of its stop requests are forced.
+        // As soon as one stop request leaves time for hooks and defer containers, they are no
+        // longer left out.
         let forced =
             termination.defers == Defers::Forced && open.iter().all(|request| request.is_forced());
         let is_news = deadline < termination.deadline
@@ -159,9 +160,9 @@ impl Pod {
         }
     }
 
-    /// Decides on another termination, for containers that are still held after `ended`. Their
-    /// Start came too late, for example. `None` if there are none, if the sandbox has exited, or if
-    /// the shim had not decided the termination `ended`.
+    /// Decides on another termination if containers are still held after the termination `ended`,
+    /// for example because their Start came too late. `None` if no container is held, if the
+    /// sandbox has exited, or if the shim had not decided `ended`.
     fn end_comes_again(&self, ended: &Termination) -> Option<Due<PodDecision>> {
         let is_due = ended.is_shims() && !self.sandbox_is_gone && self.has_a_latecomer();
         let container = self.containers.values().find(|it| it.is_ordered())?;

@@ -11,8 +11,8 @@ use super::{StepDeadlines, place};
 impl Subject<'_> {
     /// Rule: when the grace period ends, every container that is still alive gets its stop signal,
     /// even if it got the signal before. SIGKILL follows two seconds later. A container whose
-    /// program is not executed yet, or has exited already, ends without a signal. The rule applies
-    /// only if the grace policy gives no step its own time.
+    /// program neither runs nor is being executed ends without a signal. The rule applies only if
+    /// the grace policy gives no step its own time.
     pub(in crate::lifecycle) fn last_chance_is_given(&self) -> Option<Due<Decision>> {
         let (pod, state) = (self.pod, &self.container.state);
         let termination = pod.termination.as_ref()?;
@@ -135,8 +135,8 @@ impl Subject<'_> {
         }
     }
 
-    /// The next decision about a preStop handler that the shim runs in place of the caller, which
-    /// does not know of the termination:
+    /// The next decision about a preStop handler. The shim runs this handler itself, because the
+    /// caller does not know of the termination. The decisions are:
     ///
     /// - before the handler: run the handler now;
     /// - while the handler runs: deliver the stop signal at `ends.ask_all`, even if the handler is

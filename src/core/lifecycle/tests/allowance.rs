@@ -224,8 +224,8 @@ proptest! {
         let most = most_within(&world, secs(30));
         prop_assert!(most <= secs(3), "{most:?}");
         // The longest time between two attempts of a probe: the attempt itself, the period, and two
-        // rounds. In a round, each probe makes one attempt. This probe may just miss one round, and
-        // be the last in the next.
+        // rounds. In a round, each probe makes one attempt. In the worst case, this probe is just
+        // too late for one round, and comes last in the next round.
         let turn: u64 = containers.iter().map(|(_, cost, _)| (cost + 1) * 14).sum();
         let attempts = attempts(&world);
         for (name, (period, _, takes)) in std::iter::zip(NAMES, &containers) {

@@ -213,7 +213,7 @@ impl Shape {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    // Chooses the id from a container's first creation more often than an id from a later creation.
+    // Prefers the id of a container's first creation to the ids of its later creations.
     let id = || {
         let creation = prop_oneof![4 => Just(0_usize), 2 => Just(1), 1 => Just(2)];
         (prop::sample::select(IDS.as_slice()), creation).prop_map(|(ids, creation)| ids[creation])
@@ -407,8 +407,8 @@ fn ran_before(world: &World, id: &str) -> bool {
     })
 }
 
-/// True if the init container `name` has succeeded by itself. False if the init container was
-/// created again after its last success, but before the container `waits` was created.
+/// True if the init container `name` has succeeded by itself. False if the caller created the init
+/// container again between its last success and the creation of the container `waits`.
 fn has_succeeded_for(world: &World, name: &str, waits: &str) -> bool {
     let created = |which: &dyn Fn(&str) -> bool| -> Vec<Time> {
         let times = world.created.iter().filter(|(_, id)| which(id));

@@ -98,7 +98,7 @@ fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() 
     world.check_end();
 }
 
-/// For each report that containers keep the pod alive, the names of these containers.
+/// The container names in each `KeptAlive` report.
 fn said_kept(world: &World) -> Vec<Vec<String>> {
     let said = world.seen.iter().filter_map(|(_, seen)| match seen {
         Seen::Reported(Report::KeptAlive { by }) => Some(by.clone()),

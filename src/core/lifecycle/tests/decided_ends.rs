@@ -315,8 +315,9 @@ fn a_blocked_start_is_answered_once_an_essential_container_that_was_stopped_coun
     world.run_for(secs(20));
     world.call(Call::Run("api", None));
     world.run_for(secs(60));
-    // Kubelet creates the defer container only after this answer. The exit of a stopped container
-    // counts as a failure only after 30 s, because the caller may create the container again.
+    // Kubelet creates the defer container only after the Start of `api` is answered. The exit of a
+    // stopped container counts as a failure only after 30 s, because the caller may create the
+    // container again.
     let at = world.start_answer("api").map(|(at, _)| at.since_origin());
     assert_eq!(at.map(|at| at.as_secs()), Some(31), "{:#?}", world.seen);
 }

@@ -78,8 +78,8 @@ fn they_are_held_from_the_start_and_run_one_after_another_around_the_end_of_the_
     );
     assert_eq!(world.signalled("proxy"), world.died("clean-update"));
     assert!(ALL.iter().all(|name| world.reported(name) == Some(0)));
-    // No defer container gets a signal, because a stop request for a defer container only shows
-    // that the pod ends.
+    // No defer container gets a signal. A stop request for a defer container does not stop it, but
+    // shows that the pod ends.
     assert!(DEFERS.iter().all(|name| world.signals(name).is_empty()));
     assert_eq!(world.pod.phase(), Phase::Terminated);
     world.check_end();

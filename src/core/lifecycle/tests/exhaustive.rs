@@ -39,7 +39,7 @@ struct Limits {
     give_ups: u32,
     /// Maximum number of executions that fail.
     failures: u32,
-    /// Maximum number of attempts of probes that fail.
+    /// Maximum number of probe attempts that fail.
     misses: u32,
 }
 
@@ -527,8 +527,9 @@ impl Model {
         }
     }
 
-    /// True if the container is not in the pod's plan. Otherwise true if the pod does not terminate
-    /// and all containers before this one in the start order are done.
+    /// True if the container may run now. A container outside the pod's plan always may. Any other
+    /// container may run if the pod does not terminate and all containers before it in the start
+    /// order are done.
     fn may_run(&self, fork: &Fork, n: usize) -> bool {
         let slot = &fork.slots[n];
         let name = self.names[slot.name];
@@ -541,8 +542,8 @@ impl Model {
         let mut before = stages.flat_map(|stage| stage.0.iter());
         let terminates = matches!(fork.pod.phase(), Phase::Terminating(_) | Phase::Terminated);
         let is_guest = self.role(slot) == Role::Guest;
-        // If an app has run before, it waits only for a container that has succeeded and that the
-        // caller has then created again.
+        // An app that has run before waits only for containers that the caller has created again
+        // after their success.
         let ran = fork.records[slot.name].ran;
         let has_run = self.role(slot) == Role::App && ran.is_some_and(|ran| ran < n);
         let is_done = |name: &String| {

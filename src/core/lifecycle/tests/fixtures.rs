@@ -53,7 +53,7 @@ pub fn never_ready() -> Script {
     }
 }
 
-/// An exec as kubelet makes it for a handler: without a deadline, a terminal and stdin.
+/// An exec as kubelet makes it for a handler: with no deadline, terminal or stdin.
 pub fn exec<'a>(id: &'a str, argv: &'a [String]) -> Exec<'a> {
     Exec {
         id,

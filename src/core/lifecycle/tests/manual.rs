@@ -94,8 +94,8 @@ fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
     for name in ["proxy", "web"] {
         world.call(Call::Delete(name));
     }
-    // This pod keeps its sandbox container, because a pod without any container always starts over
-    // with the next container.
+    // This pod has a sandbox container. A pod without any container is over, and the next container
+    // always begins a new pod.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);

@@ -20,7 +20,7 @@ use super::trouble::broken_promises;
 /// kubelet, from the first to the longest.
 const SETTLES: u64 = 1_500_000;
 
-/// A pod that is left alone after its last fault until it has settled.
+/// A pod that is left alone after its last fault, and deleted only after it has settled.
 #[derive(Clone, Debug)]
 struct LeftAlone(Case);
 

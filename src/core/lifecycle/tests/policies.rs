@@ -47,7 +47,8 @@ fn hangs() -> Script {
     }
 }
 
-/// Deletes a pod in which no container exits by itself. Also returns the time of the deletion.
+/// Deletes a pod in which no container exits before SIGKILL. Returns the world and the time of the
+/// deletion.
 fn delete_a_deaf_one(policy: &'static str) -> (World, Time) {
     let mut world = pod(policy, std::array::from_fn(|_| hangs()));
     let asked = world.now;
@@ -223,7 +224,7 @@ fn a_request_that_is_delivered_is_answered() {
             .count()
     };
     // `web` gets its stop signal when `before` exits. At this moment the shim answers both stop
-    // requests: that for `web`, which is now delivered, and that for `before`, which has exited.
+    // requests: `web` has got its signal, and `before` has exited.
     assert_eq!(answered(&told), 2, "{:#?}", world.seen);
 }
 
@@ -457,7 +458,7 @@ fn a_defer_is_extended_as_long_as_its_probe_succeeds() {
         told >= asked.after(secs(19)) && told <= asked.after(secs(24)),
         "{told}"
     );
-    // If the probe never fails, the defer container is extended up to the bound, and not beyond.
+    // If the probe never fails, the defer container gets more time up to the bound, and not beyond.
     let (world, asked) = extended(&[PROBED, LIVENESS], deaf());
     let told = world.signalled("bye").unwrap();
     assert_eq!(told, asked.after(secs(65)));

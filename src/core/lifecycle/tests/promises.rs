@@ -211,9 +211,9 @@ proptest! {
                 continue;
             }
             prop_assert!(died.is_some(), "{name} lives");
-            // The grace period starts with the first request of the termination. Each request may
-            // be the first one, because a request that is delivered before the next one comes is
-            // not part of the termination. So the limit counts from the last request. In the
+            // The grace period starts with the first request of the termination. A request that is
+            // delivered before the next one comes is not part of the termination. So even the last
+            // request may be the first of the termination, and the limit counts from it. In the
             // simulator a kill takes a millisecond.
             let last = asked.after(ms(*case.asks[..case.order.len()].iter().max().unwrap()));
             prop_assert!(

@@ -1,4 +1,5 @@
-//! The meaning of a signal from the caller, and the reason for a signal that the shim sends.
+//! Signals from the caller that count as stop requests, and the reasons for the signals that the
+//! shim sends.
 
 use crate::lifecycle::{ContainerId, ProbeKind, SignalReason};
 use crate::plan::Signal;

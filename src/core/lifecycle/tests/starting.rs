@@ -170,8 +170,9 @@ fn auto_blocks_for_ten_seconds_in_a_sandbox_all_told() {
     assert_eq!(later.start_answer("web"), None);
     later.run_for(secs(8));
     let answered = later.start_answer("web").unwrap().0;
-    // Each Start comes 30 ms after its creation began. So the first Start was blocked for 4,970 of
-    // the 5,000 ms, and 5,030 of the 10,000 ms are left for the second Start.
+    // Each Start comes 30 ms after its Create. The first Start was blocked from then until the
+    // SIGKILL at 5,000 ms, that is, for 4,970 ms. The second Start may be blocked for the remaining
+    // 5,030 ms.
     assert_eq!(answered.since(asked), ms(30 + 5_030));
 }
 
@@ -232,7 +233,8 @@ fn a_start_that_blocks_for_long_says_so_once_and_not_again_when_it_is_held() {
     assert_eq!(world.told("web").len(), 1, "{:?}", world.told("web"));
 }
 
-/// The part of the first line on a container's stderr that names a missing annotation.
+/// The advice in the first line on a container's stderr. The advice names a missing annotation, and
+/// begins after the first `; `.
 fn advice(world: &World, name: &str) -> String {
     let told = world.told(name);
     let (_, advice) = told[0].split_once("; ").unwrap_or_default();
@@ -409,8 +411,8 @@ fn a_probe_and_a_pre_stop_handler_are_refused_while_the_container_is_held() {
     assert_eq!(world.exec("web", &shell), Ok(()));
 }
 
-/// A pod whose app waits in vain, because the sidecar was stopped before it counted as started, and
-/// is not restarted. Also returns the time of the stop.
+/// Runs a pod whose app waits in vain, because the sidecar is stopped before its startup probe
+/// succeeds, and is not restarted. Returns the world and the time of the stop request.
 fn waits_in_vain(mode: &str) -> (World, Time) {
     let mut world = World::new(&[
         ("sidecars", "proxy"),

@@ -38,7 +38,7 @@ fn a_request_is_answered_when_it_is_delivered_and_two_seconds_later_at_most() {
         Seen::KillAnswered(_, Ok(())) => Some(*at),
         _ => None,
     });
-    // The proxy's turn comes when the app has exited, two seconds later.
+    // The proxy's turn comes when the app exits, two seconds after the requests.
     let answers: Vec<_> = answers.collect();
     assert_eq!(answers, [asked, asked.after(secs(2))]);
 }

@@ -172,7 +172,8 @@ fn a_sidecar_that_is_to_be_restarted_says_when() {
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
     let mut world = world.script("proxy", crashes);
     world.call(Call::Run("proxy", None));
-    // The first restart comes at once. After 1 s, the sidecar is in the back-off before the next.
+    // The first restart comes at once. After 1 s, the sidecar is in the back-off before its second
+    // restart.
     world.run_for(secs(1));
     let proxy = container(&world, "proxy");
     assert_eq!(proxy.state, StateSummary::BackingOff);

@@ -1,5 +1,5 @@
-//! Bounds of waits: the pod's view announces when each wait ends, and by which event. If nothing
-//! else happens before, the wait ends as announced.
+//! Bounds of waits: the pod's view names the latest end of each wait, and the event that ends it.
+//! If nothing else happens before, the wait ends at that time with that event.
 
 use crate::lifecycle::{ContainerView, Obstacle, Step, Then, Time, Wait};
 use crate::plan::Signal;
@@ -25,8 +25,8 @@ fn bound(world: &World, name: &str, since: Time) -> (u64, Then) {
     (u64::try_from(until.since(since).as_millis()).unwrap(), then)
 }
 
-/// Asks all containers of a pod to stop, and waits a second. The containers in `is_deaf` ignore
-/// their signals. Also returns the time of the stop requests.
+/// Asks all containers of a pod to stop, and waits a second. The containers named in `is_deaf`
+/// ignore their stop signals. Returns the world and the time of the stop requests.
 fn hanging(settings: Settings, names: &[&'static str], is_deaf: &[&str]) -> (World, Time) {
     let all: Settings = &[("sidecars", "proxy logs"), ("grace-period", "20s")];
     let mut world = World::new(&[all, settings].concat());

@@ -4,7 +4,7 @@ use super::annotations;
 use crate::plan::Plan;
 use crate::plan::reference::{Entry, entries};
 
-/// The text between back quotes at the beginning of a text.
+/// The part of `text` between the back quotes at its beginning. `None` if `text` begins otherwise.
 fn quoted(text: &str) -> Option<&str> {
     text.strip_prefix('`')?.split('`').next()
 }

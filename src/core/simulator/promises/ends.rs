@@ -64,7 +64,7 @@ pub fn no_termination_of_a_running_pod(run: &Run<'_>) -> Verdict {
                 let excused = open.len() > 1
                     || open.len() == 1 && (is_guest_asked || is_defer && !app_runs || only);
                 // If containerd dies when all containers are about to start, containerd deletes
-                // them after its return.
+                // them when it runs again.
                 let cleared_away = running.is_empty() && run.is_any_hindered(sandbox, at, at);
                 all || excused || cleared_away
             }
@@ -110,25 +110,25 @@ pub fn grace_periods_are_kept(run: &Run<'_>) -> Verdict {
             (Some(_), GracePolicy::Strict) => continue,
             // A wrongly inferred termination cut the time short.
             (None, policy) if policy != GracePolicy::Shared && was_taken => continue,
-            // With a grace period under 6 s, `Reserve` acts as `Strict`.
+            // If the grace period is under 6 s, the policy `Strict` applies instead of `Reserve`.
             (Some(ending), GracePolicy::Reserve)
                 if ending.grace.min(ending.soonest.since(ending.from)) < secs(6) =>
             {
                 continue;
             }
-            // The steps can only share the time that is left when the shim decides the termination.
-            // If a stop request came before the decision, the grace period counts from that
-            // request.
+            // `Reserve` divides the grace period among the termination steps. If the shim decides
+            // the termination after a stop request, the grace period has begun with that request,
+            // and too little of it may be left.
             (Some(ending), GracePolicy::Reserve)
                 if run.is_decided_late(ending, secs(6)) || run.is_given_less(ending, secs(6)) =>
             {
                 continue;
             }
-            // If only one container gets a stop request, the shim may deliver the request only
-            // after the termination window. The window is part of the grace period.
+            // If only one container is asked to stop, the shim may first wait for another request,
+            // as long as the termination window lasts. This wait is part of the grace period.
             (None, GracePolicy::Strict | GracePolicy::Reserve) => MIN_GRACE - WINDOW,
             (Some(_), GracePolicy::Shared) | (None, _) => MIN_GRACE,
-            // The last containers of a step share the time that is left of the step.
+            // The containers that a termination step stops last share the rest of its time.
             (Some(_), _) => MIN_GRACE / 2,
         };
         let had = told.map(|(at, _)| killed.since(*at));
@@ -156,8 +156,8 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
         let mut members = run.of(sandbox).map(|trace| trace.member);
         let is_longer = ending.forced || members.any(|member| member.pre_stop.is_some());
         let is_interrupted = is_longer && run.case.late.iter().any(is_away);
-        // If the shim neither decided nor inferred a termination, there is no common bound. Each
-        // stop request then has a bound of its own.
+        // If the shim neither decided nor inferred a termination, no single deadline applies to
+        // all containers: each stop request has its own.
         let mut taken = run.taken.iter().filter(|taken| taken.sandbox == sandbox);
         let is_none = taken.all(|taken| taken.followed.is_some_and(|at| at <= ending.from));
         if is_none || ending.is_entangled || ending.is_vague || is_interrupted || run.is_hurried() {
@@ -197,13 +197,12 @@ pub fn terminations_are_bounded(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// The time by which a container has to exit, if kubelet has asked a container of the pod to stop a
-/// second time; otherwise `None`.
+/// If kubelet has asked any container of the pod to stop a second time, the time by which `trace`
+/// has to exit. Otherwise `None`. The shim cannot see the second request.
 ///
-/// The shim cannot see the second request. So the container has time until one second after the
-/// latest of these:
+/// The time is one second after the latest of these times:
 ///
-/// - the time until which the caller of the last stop request that the shim saw waits,
+/// - the end of the caller's wait after the last stop request for `trace` that the shim saw,
 /// - the deadline of a termination that the shim has decided, plus the time that the grace policy
 ///   adds,
 /// - the caller's SIGKILL.

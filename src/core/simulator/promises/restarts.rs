@@ -193,8 +193,8 @@ pub fn failed_probes_restart_sidecars(run: &Run<'_>) -> Verdict {
         {
             continue;
         }
-        // The bound covers two attempts of the probe, a stop, and the first restart, which happens
-        // at once.
+        // `due` leaves time for two attempts of the probe, and for the stop of the sidecar. The
+        // first restart comes at once.
         let due = unwell
             .after(secs(4))
             .after(secs(run.case.grace))

@@ -11,7 +11,8 @@ use crate::simulator::trace::{ContainerTrace, Ending, MIN_GRACE, Run};
 use super::restarts::is_wanted;
 use super::{MOMENT, Verdict, broken};
 
-/// Time after a termination's deadline in which a fault of the node still excuses the shim.
+/// Time after a termination's deadline. If a fault of the node falls into this time, the checks
+/// leave out the termination.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// Checks that sidecars and defer containers that exit in a termination are restarted after 0, 1,

@@ -62,7 +62,7 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
             continue;
         };
         let due = ready.after(ms(1_300));
-        // The wait may also end for one of these other reasons.
+        // The wait has to end by `due`, with the container's execution or another of these events.
         let taken = run.taken.iter().find(|taken| {
             taken.sandbox == sandbox && taken.disproved.is_none_or(|undone| undone > ready)
         });
@@ -113,9 +113,9 @@ pub fn no_start_waits_forever(run: &Run<'_>) -> Verdict {
     Ok(())
 }
 
-/// True if the shim may wrongly infer that kubelet restarts the whole pod. This happens if a
-/// container is stopped with a grace period of 2 s, because a preStop handler that the shim cannot
-/// see has used up the rest.
+/// True if the shim may wrongly infer that kubelet restarts the whole pod. In such a restart,
+/// kubelet gives each container at most 2 s to exit. Kubelet also gives only 2 s if a preStop
+/// handler, which the shim may not see, has used up the grace period.
 fn looks_restarted(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
     let has_handler = |id: &str| run.case.member(name_of(id)).pre_stop.is_some();
     let mut asks = run.log.asks.iter();
@@ -130,8 +130,8 @@ pub fn looks_ended(run: &Run<'_>, sandbox: usize) -> bool {
 }
 
 /// True if the shim may wait for defer containers that annotations list but that the caller has not
-/// created yet. The shim does so before a termination that it decides because something failed or
-/// is complete. In that time no app and no init container is executed.
+/// created yet. The shim waits before it terminates a pod that has failed or is complete. Meanwhile
+/// it executes no app and no init container.
 fn awaits_defers(run: &Run<'_>, trace: &ContainerTrace<'_>, at: Time) -> bool {
     // The failure may have come before a restart of the whole pod that the shim has not noticed.
     let before = trace.sandbox.checked_sub(1);
@@ -192,8 +192,8 @@ pub fn starts_follow_the_startup_order(run: &Run<'_>) -> Verdict {
             }
             let mut traces = namesakes();
             let could_be = traces.any(|it| could_be_started(run, it, first));
-            // A container does not wait for an optional container that was not created before the
-            // release.
+            // `trace` does not wait for an optional container that was created only after the
+            // release of `trace`.
             let mut there = run.of(trace.sandbox);
             let has_come = there.any(|it| {
                 let is_given_up = it.executed.is_empty() && run.was_given_up(it);
@@ -266,10 +266,10 @@ pub fn is_unseen_restart(run: &Run<'_>, trace: &ContainerTrace<'_>) -> bool {
         let is_shims = taken.because.is_decided() && !taken.because.is_left_to_caller();
         taken.sandbox == before && is_shims
     });
-    // A restart of the pod begins with a Create for the name of an exited container, while the
-    // caller sees no container of the pod's plan as RUNNING. A refused Create possibly never
-    // reaches the shim, which then takes a later Create for the first one. So all Creates up to the
-    // first accepted one must be for names of exited containers.
+    // When kubelet restarts the pod, the caller sees no container of the pod's plan as RUNNING.
+    // The first Create has the name of an exited container. If that Create is refused, it may not
+    // reach the shim, which then takes a later Create for the first one. So all Creates up to the
+    // first accepted one must have names of exited containers.
     let is_one_of_those = |begins: &ContainerTrace<'_>| {
         let last = run
             .of(before)
@@ -356,9 +356,9 @@ pub fn post_start_fails(sidecar: &ContainerTrace<'_>) -> bool {
     creation_of(sidecar) < sidecar.member.post_starts_fail || is_cut && takes > 0
 }
 
-/// True if the caller creates another container while a sidecar's postStart handler runs. The
-/// caller can do so after an absence. The shim then wrongly takes the handler's Exec for an
-/// ordinary Exec.
+/// True if the caller creates another container while a sidecar's postStart handler runs. Kubelet
+/// may do so after it was away. The shim then wrongly takes the handler's Exec for an ordinary
+/// Exec.
 pub fn is_another_created_during_post_start(run: &Run<'_>, sidecar: &ContainerTrace<'_>) -> bool {
     sidecar.answered.is_some_and(|(begun, _)| {
         let over = post_start_over(sidecar, begun);
@@ -402,7 +402,7 @@ pub fn waiting_containers_say_so(run: &Run<'_>) -> Verdict {
             _ => continue,
         };
         let ends = [
-            // The wait ends with the release. The program runs only a while later.
+            // The wait ends when the shim releases the container. The program runs a while later.
             trace.released,
             trace.executed.first().copied(),
             trace.died.first().map(|(at, _)| *at),
@@ -432,8 +432,8 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
     for taken in run.taken.iter().filter(|taken| taken.because.is_decided()) {
         let is_last = match taken.because {
             Cause::SandboxDied => true,
-            // Here the failure of a container ends the pod. The failed container is never started
-            // again, and later containers wait in vain.
+            // An init container or a sidecar has failed, and is never started again. The
+            // containers after it wait in vain.
             Cause::InitFailed { .. } | Cause::SidecarFailed { .. } => true,
             // Kubelet kills the sandbox after the failure of an essential container.
             Cause::EssentialFailed { .. } => {
@@ -448,8 +448,8 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
                 true => trace.sandbox > taken.sandbox,
                 false => trace.sandbox == taken.sandbox,
             };
-            // Skip a container that was created after a further termination had begun. The check of
-            // the further termination covers this container.
+            // Skip a container that was created after the shim had decided a later termination. The
+            // loop checks this container together with that termination.
             let is_later = run.taken.iter().any(|other| {
                 let is_between = other.at > taken.at && other.at < trace.created;
                 other.sandbox == trace.sandbox && other.because.is_decided() && is_between
@@ -462,8 +462,7 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
             };
             let due = ready.max(taken.at.after(longest)).after(ms(1_300));
             // The app need not run if it was asked to stop, or if another termination has begun.
-            // A termination because a run was complete does not count: the app was no part of the
-            // complete run.
+            // But if a run was complete without this app, the termination of that run is no excuse.
             let mut others = run
                 .taken
                 .iter()
@@ -477,8 +476,8 @@ pub fn containers_of_the_next_run_start(run: &Run<'_>) -> Verdict {
                 run.deaths[trace.sandbox],
                 run.first_asked(trace),
             ];
-            // A sidecar that kubelet stops and creates again while the run becomes complete looks
-            // like the beginning of a restart of the whole pod.
+            // While the run becomes complete, kubelet may stop a sidecar and create it again. To
+            // the shim, this looks like the beginning of a restart of the whole pod.
             let mut sidecars = run
                 .of(trace.sandbox)
                 .filter(|it| it.part() == Part::Sidecar);
@@ -516,8 +515,8 @@ pub fn hopeless_waits_end(run: &Run<'_>) -> Verdict {
         };
         // From this time on, the container waits in vain.
         let since = trace.created.max(*failed);
-        // By this time, everything that was under way is over, under every grace policy. The 40
-        // seconds include the half minute in which kubelet may create a stopped container again.
+        // The wait must be over by this time, whichever grace policy applies. The 40 seconds
+        // include the half minute in which kubelet may create a stopped container again.
         let by = since.after(secs(run.case.grace)).after(secs(40));
         let over = trace
             .ended()
@@ -552,8 +551,8 @@ fn due(run: &Run<'_>, trace: &ContainerTrace<'_>) -> Option<Time> {
             let mut traces = run.traces.iter();
             if traces.any(|of| {
                 let is_there = of.sandbox == trace.sandbox || run.case.by_hand;
-                // Held containers wait a second after a sidecar's Start, because the sidecar's
-                // postStart handler may begin in this second.
+                // The shim holds waiting containers back for a second after a sidecar's Start,
+                // because the sidecar's postStart handler may begin in this second.
                 let by = at.after(secs(1));
                 is_there && of.member.name == member.name && of.created <= by
             }) {

@@ -1,4 +1,4 @@
-//! The record of one container.
+//! The record of one container: its creation, executions, signals and exits.
 
 use crate::lifecycle::Time;
 use crate::plan::Signal;
@@ -62,8 +62,8 @@ impl ContainerTrace<'_> {
             && self.reported.is_none_or(|(t, _)| t > at)
     }
 
-    /// True if a State call at `at` reported the container as RUNNING. Only the first `after`
-    /// observations count, because several observations may have the time `at`.
+    /// True if a State call at `at` reported the container as RUNNING. Several observations may
+    /// have the time `at`, so `after` is the number of observations that came before the call.
     pub fn read_running(&self, at: Time, after: usize) -> bool {
         let was_answered = self.answered.is_some_and(|(t, is_ok)| is_ok && t <= at);
         was_answered && self.created_after < after && self.reported_after >= after

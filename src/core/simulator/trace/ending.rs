@@ -138,8 +138,8 @@ impl<'a, 'r> Begun<'a, 'r> {
             .fold(by_shim, Time::min)
     }
 
-    /// True if the caller runs the preStop handler of this request again before the shim knows of
-    /// the termination. The deadline then counts from the later run of the handler.
+    /// True if `ask` runs a preStop handler, and the caller runs the handler again before the shim
+    /// knows of the termination. Then the deadline counts from the repeated run.
     fn is_begun_again(&self, ask: &Ask) -> bool {
         let inferred = self.inferred.map(|taken| taken.at);
         let known = self.by_shim.into_iter().chain(inferred).min();
@@ -219,7 +219,8 @@ impl<'a, 'r> Begun<'a, 'r> {
     }
 
     /// True if a stop request that gave more than two seconds is still open when the shim infers
-    /// the termination. If the shim infers no termination, the first sign of it counts.
+    /// the termination. If the shim does not infer it, the check is made at the first request or
+    /// at the shim's decision, whichever comes first.
     fn was_given_time(&self) -> bool {
         let inferred = self.inferred.map(|taken| (taken.at, taken.after));
         let (at, after) = inferred.unwrap_or_else(|| self.first_sign());
@@ -251,7 +252,7 @@ impl<'a> Run<'a> {
         Some(Begun::of(self, sandbox)?.ending())
     }
 
-    /// True if the shim decided the termination so late after the first request that less than
+    /// True if the shim decided the termination only after the first request, when less than
     /// `least` of the grace period was left.
     pub fn is_decided_late(&self, ending: &Ending, least: Duration) -> bool {
         self.taken.iter().any(|taken| {
@@ -284,8 +285,8 @@ impl<'a> Run<'a> {
             .filter(|ask| self.tells(ask))
             .collect();
         asks.sort_by_key(|ask| ask.at);
-        // `own` marks the requests that stop a single container. A mark may follow from the mark of
-        // a later request, so the loop runs backwards.
+        // `own` is true for each request that stops only a single container. The value may depend
+        // on the value for a later request, so the loop runs backward.
         let mut own = vec![false; asks.len()];
         for place in (0..asks.len()).rev() {
             let ask = asks[place];
@@ -317,8 +318,8 @@ impl<'a> Run<'a> {
     /// conditions:
     ///
     /// - The container has a process at `at`, or at the time of the request if that is later.
-    /// - The request comes at `at` or later, and the caller then sees the container as RUNNING.
-    ///   Even if the container has no process, the shim learns the grace period from the request.
+    /// - The request comes at `at` or later, and the caller then sees the container as RUNNING. The
+    ///   container needs no process, because the shim learns the grace period from the request.
     fn counts_after(&self, ask: &Ask, at: Time, decided: Option<&Taken>) -> bool {
         let Some(trace) = self.whose(ask) else {
             return false;
@@ -357,8 +358,8 @@ impl<'a> Run<'a> {
         followed.filter(|at| *at <= end).max().unwrap_or_default()
     }
 
-    /// The time that the grace policy gives beyond the grace period. It equals the longest delay of
-    /// an answer to a stop request.
+    /// The time that the grace policy adds to the grace period: usually the longest time for which
+    /// the shim may delay the answer to a stop request.
     pub fn beyond(&self, ending: &Ending) -> Duration {
         match self.case.grace_policy {
             GracePolicy::Strict => Duration::ZERO,

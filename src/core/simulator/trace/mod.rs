@@ -45,10 +45,10 @@ pub struct Taken {
     pub is_followed_from_the_start: bool,
 }
 
-/// The report of a node about a pod, when the pod has ended.
+/// A node's report about a pod, made after the end of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct Account<'a> {
-    /// The observations of the containers and their caller.
+    /// The observed events of the containers, the shim and the caller, with their times.
     pub seen: &'a [(Time, Seen)],
     /// For each answered Start, the time until the answer, and the timeout of the call.
     pub start_waits: Vec<(Duration, Option<Duration>)>,
@@ -74,7 +74,7 @@ pub struct Excuse {
     pub until: Time,
 }
 
-/// The trace of a case, which the promises query.
+/// The trace of one simulated case, with which the promises are checked.
 pub struct Run<'a> {
     pub case: &'a Case,
     pub log: &'a Log,

@@ -90,16 +90,20 @@ impl<'a> Run<'a> {
         asks.filter(move |ask| self.ask_sandbox(ask) == sandbox)
     }
 
-    /// The longest time between the stop requests of one deletion by kubelet.
+    /// The longest time from the start of a deletion by kubelet to one of its stop requests.
     pub fn spread(&self) -> Duration {
         ms(self.case.gaps.iter().max().copied().unwrap_or_default())
     }
 
-    /// True if a request is closed or delivered by the time `next`. A request is closed when its
-    /// container has exited or its deadline has passed. A single request is delivered when no
-    /// second request can come any more.
+    /// True if a request is over by the time `next`, for one of these reasons:
     ///
-    /// An exit at the time `next` counts only if it is among the first `after` observations.
+    /// - The container has exited. For a SIGKILL, only this counts.
+    /// - The deadline has passed.
+    /// - The shim has delivered the stop signal, because no request for another container has come.
+    /// - The shim took a preStop handler for the postStart handler, and the handler has ended.
+    ///
+    /// An exit at the time `next` counts only if its report is among the first `after`
+    /// observations.
     pub(super) fn is_over(&self, ask: &Ask, next: Time, after: usize) -> bool {
         let Some(trace) = self.whose(ask) else {
             return true;
@@ -115,14 +119,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The time when the shim delivers a single request because no second request has come. If the
-    /// container exits sooner, the time of its exit.
+    /// The time when the shim delivers a request, because no request for another container has
+    /// come. If the container exits sooner, the time of its exit. If the request is a preStop
+    /// handler that the shim took for a postStart handler, the end of the handler.
     ///
-    /// If the shim took a preStop handler for a postStart handler, the end of the handler.
-    /// Otherwise `None` in two cases:
-    ///
-    /// - The request is for an app.
-    /// - The caller sees no app as RUNNING at that time. The request then means the end of the pod.
+    /// `None` for a request for an app. Also `None` if the caller sees no app as RUNNING at that
+    /// time, because the request then means the end of the pod.
     pub(super) fn heeded_at(&self, ask: &Ask) -> Option<Time> {
         let trace = self.whose(ask)?;
         let as_post_start = self.taken_for_post_start(trace).filter(|_| ask.is_handler);
@@ -183,9 +185,9 @@ impl<'a> Run<'a> {
         match ended {
             Some(trace) => {
                 let is_later = second.at.since(first.at) > WINDOW;
-                // The shim delivers a single request for an app at once if the pod has no defer
-                // container and no termination hook. Otherwise the shim waits for the termination
-                // window.
+                // If the pod has no defer container and no termination hook, the shim delivers a
+                // stop request for an app at once. Otherwise the shim first waits for a second
+                // request, as long as the termination window lasts.
                 let at_once = !self.case.has_an_ending();
                 self.case.by_hand || is_later || at_once || trace.ended_by_itself()
             }
@@ -222,9 +224,9 @@ impl<'a> Run<'a> {
         is_alone && own.any(|ask| self.kept_until(ask, asked) <= told)
     }
 
-    /// The time until which the shim may delay a single stop request. In a termination, another
-    /// container is asked to stop by this time. If none is, the caller stops only the container of
-    /// the single request.
+    /// The time until which the shim may delay a stop request, to wait for a request for another
+    /// container. If the caller ends the whole pod, the other request comes by this time.
+    /// Otherwise the caller stops only this container.
     pub fn kept_until(&self, ask: &Ask, trace: &ContainerTrace<'_>) -> Time {
         let window = ask.at.after(WINDOW);
         if trace.part() == Part::App {
@@ -241,9 +243,9 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// The time by which kubelet asks `other` to stop if kubelet stops the whole pod. If no request
-    /// has come by then, the pod lives on. `None` if `other` proves nothing, for example because
-    /// the caller does not see `other` as RUNNING.
+    /// When kubelet stops the whole pod, it asks `other` to stop by this time. So if no request has
+    /// come by then, kubelet does not stop the whole pod. `None` if `other` proves nothing, for
+    /// example because the caller does not see `other` as RUNNING.
     fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;

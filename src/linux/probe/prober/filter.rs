@@ -47,7 +47,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // For the random keys of TLS and of hash maps.
+    // TLS and hash maps get their random keys from this call.
     libc::SYS_getrandom,
     // Exit and abort need these calls. The C library also asks for process ids and for the number
     // of processors.

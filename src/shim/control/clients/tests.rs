@@ -162,7 +162,7 @@ fn a_new_client_evicts_the_one_that_was_sent_nothing_for_the_longest_time() {
         }
         assert_eq!(over, [1]);
         assert!(!is_over(&mut newest).await);
-        // The shim's end of the connection also reads the end of the file, and frees the slot.
+        // The shim's read also returns no bytes, so the server drops the client.
         let (client, _) = &mut inside[1];
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
     });
