@@ -125,7 +125,7 @@ pub enum What {
     /// The shim will not run this defer container (a container that runs only when its pod
     /// terminates).
     Skipped,
-    /// This defer container may go on for this long after the end of the grace period.
+    /// The defer container may go on for this long after the end of the grace period.
     Extended(Duration),
     Gone,
     /// The core began the termination of the pod.

@@ -288,7 +288,9 @@ impl Work<'_> {
         is_said
     }
 
-    /// Raises the startup timeout to the time that the sidecars' probes may take.
+    /// Raises the startup timeout to the longest time that the startup probes of all sidecars may
+    /// take together. Does nothing if the timeout is long enough, or if the pod's author has set
+    /// it. If the longer timeout is refused, only adds a note.
     fn startup_timeout(&mut self) {
         let key = PodSetting::StartupTimeout.key();
         let probed = longest_start(&self.said);

@@ -214,8 +214,8 @@ pub(super) fn annotation<'a>(setting: PodSetting, names: impl Iterator<Item = &'
 /// Maximum number of sets of exit codes that are shown. Apps with the same set share one entry.
 const SHOWN_ENDS: usize = 4;
 
-/// The condition under which the pod's run is complete, or `None` if kubelet restarts an app
-/// forever.
+/// The condition under which the pod's run is complete, in words for people. `None` if the pod has
+/// no app, or if kubelet restarts an app forever.
 pub(super) fn run_is_over(plan: &Plan, pod: &Pod) -> Option<String> {
     let mut places: BTreeMap<ExitCodes, usize> = BTreeMap::new();
     let mut ends: Vec<(ExitCodes, Vec<&str>)> = Vec::new();

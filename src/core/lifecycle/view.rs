@@ -390,8 +390,12 @@ impl Pod {
         views.collect()
     }
 
-    /// Returns how many sidecars and apps are ready, and how many there are. Counts those that are
-    /// listed or were created in this run. All containers of a pod without a plan count as apps.
+    /// Returns how many sidecars and apps are ready, and how many there are: the column READY of
+    /// `usher ps`. A sidecar is ready when it has started, an app when its program runs.
+    ///
+    /// Counts each name once: listed names, even of containers that were never created, and other
+    /// sidecars and apps that exist or that the history records. An optional name counts only if
+    /// its container was created. All containers of a pod without a plan count as apps.
     fn readiness(&self) -> (usize, usize) {
         let plan = self.plan.as_ref().filter(|plan| !plan.is_empty());
         let listed = plan.into_iter().flat_map(|plan| {

@@ -28,7 +28,9 @@ pub enum MountFailure {
     OneMap,
     #[error("its options have {length} bytes; expected at most {DATA_AT_MOST}")]
     LongOptions { length: usize },
-    #[error("{option}={map} has {part:?}; expected inside:outside:count in numbers")]
+    #[error(
+        "{option}={map} has {part:?}; expected inside:outside:count in numbers, with a count above 0"
+    )]
     InvalidMap {
         option: &'static str,
         map: String,

@@ -10,7 +10,7 @@ use usher_linux::PathError;
 /// Failure to make the files of a sandbox.
 #[derive(Debug, Error)]
 pub enum FilesError {
-    #[error("{} does not lead to a directory; expected containerd's on disk for this bundle", .0.display())]
+    #[error("{} does not lead to a directory; expected containerd's link to the bundle's directory on disk", .0.display())]
     NoDirectory(PathBuf),
     #[error("cannot encode the note of a cgroup: {0}")]
     Unencoded(#[from] serde_json::Error),

@@ -13,7 +13,8 @@ use crate::calls::Exit;
 
 use super::{message_pid, timestamp};
 
-/// Makes the event of a created container. `pid` is zero if the container has no process yet.
+/// Makes the event of a created container. `pid` is zero if the container is still to be restored
+/// from its checkpoint, because it then has no process yet.
 pub fn created(order: &Order, pid: i32) -> TaskCreate {
     let mut io = TaskIO::new();
     io.set_stdin(order.paths.stdin.clone());

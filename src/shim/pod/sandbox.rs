@@ -77,8 +77,9 @@ impl Actor {
         let _ = reply.send(Ok(self.meta.sandbox().cloned().unwrap_or_default()));
     }
 
-    /// Stores the exit status of a sandbox without a pause container, and deletes the sandbox. Does
-    /// nothing for any other container. Called when the exit of container `id` was published.
+    /// Stores the exit of a sandbox without a pause container for later calls, and begins to delete
+    /// the sandbox's task. Does nothing for any other container. Called when the exit of container
+    /// `id` was published.
     pub(super) fn finish_sandbox_wait(&mut self, id: &ContainerId, exit: Exit) {
         if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;

@@ -133,9 +133,9 @@ impl Setting {
         }
     }
 
-    /// Handles the outcome of [lowering](Outcome::Lowers) a memory limit. If the memory usage has
-    /// risen too close to the new limit meanwhile, restores the former limit and returns
-    /// [`Outcome::Later`]. Also returns [`Outcome::Later`] if the kernel could not free the memory.
+    /// Handles the result of [lowering](Outcome::Lowers) a memory limit. Returns [`Outcome::Later`]
+    /// if the kernel could not free the memory. Also returns it if the memory usage has risen too
+    /// close to the new limit meanwhile: the former limit is then restored.
     pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;

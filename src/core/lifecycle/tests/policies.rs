@@ -548,7 +548,7 @@ proptest! {
 
     #[test]
     fn every_pod_ends_in_its_steps_and_within_its_worst_case(
-        which in 0_usize..5,
+        which in 0_usize..POLICIES.len(),
         mut scripts in prop::collection::vec(script(), 5),
     ) {
         let (policy, beyond) = POLICIES[which];

@@ -243,9 +243,9 @@ impl<'a> Run<'a> {
         shown.or(last.max()).unwrap_or(window).max(window)
     }
 
-    /// When kubelet stops the whole pod, it asks `other` to stop by this time. So if no request has
-    /// come by then, kubelet does not stop the whole pod. `None` if `other` proves nothing, for
-    /// example because the caller does not see `other` as RUNNING.
+    /// Latest time at which kubelet asks `other` to stop if it stops the whole pod. So if no
+    /// request has come by then, kubelet does not stop the whole pod. `None` if `other` proves
+    /// nothing, for example because the caller does not see `other` as RUNNING.
     fn silence_shows_at(&self, ask: &Ask, other: &ContainerTrace<'_>) -> Option<Time> {
         if !other.part().is_ours() || !other.read_running(ask.at, ask.after) {
             return None;
