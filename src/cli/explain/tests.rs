@@ -524,12 +524,14 @@ fn a_liveness_probe_with_which_kubelet_stops_a_sidecar_for_good_is_a_warning() {
         )
     };
     let annotation = r#", liveness-probe.usher/proxy: '{"tcpSocket": {"port": 1}}'"#;
-    for policy in ["Never", "OnFailure"] {
-        let words = ["for good", policy, "expected liveness-probe.usher/proxy"];
-        says(&pod("", policy), "proxy", &words);
-        says(&pod(annotation, policy), "proxy", &["for good", "alone"]);
+    let never = ["for good", "Never", "expected liveness-probe.usher/proxy"];
+    says(&pod("", "Never"), "proxy", &never);
+    says(&pod(annotation, "Never"), "proxy", &["for good", "alone"]);
+    let unknown = pod("", "OnFailure").replace("usher/restart-policy: OnFailure, ", "");
+    says(&unknown, "proxy", &["for good", "OnFailure"]);
+    for policy in ["Always", "OnFailure"] {
+        assert_eq!(warnings(&pod("", policy)), [], "{policy}");
     }
-    assert_eq!(warnings(&pod("", "Always")), []);
 }
 
 #[test]

@@ -264,8 +264,9 @@ impl Work<'_> {
         }
     }
 
-    /// Adds a probe. Returns false if the annotation exists already, or if the shim refuses the
-    /// probe.
+    /// Adds a probe of the container `name` as an annotation. Returns false if the annotation
+    /// exists already, or if the shim refuses the probe, which is then noted. `field` is the
+    /// probe's field in the spec. Parts that usher's probes do not have are dropped, and noted.
     fn probe(&mut self, setting: ContainerSetting, field: &str, name: &str, probe: &Json) -> bool {
         if self.annotations.contains_key(&setting.key(name)) {
             return false;
@@ -288,9 +289,10 @@ impl Work<'_> {
         is_said
     }
 
-    /// Raises the startup timeout to the longest time that the startup probes of all sidecars may
-    /// take together. Does nothing if the timeout is long enough, or if the pod's author has set
-    /// it. If the longer timeout is refused, only adds a note.
+    /// Raises the startup timeout to the longest time until the startup probes of all sidecars are
+    /// over. Of sidecars that start at the same time, only the slowest probe counts. Does nothing
+    /// if the timeout is long enough, or if the pod's author has set it. If the longer timeout is
+    /// refused, for example by the node's limits, only adds a note.
     fn startup_timeout(&mut self) {
         let key = PodSetting::StartupTimeout.key();
         let probed = longest_start(&self.said);

@@ -79,7 +79,7 @@ pub fn probe(field: &str, probe: Value) -> (Value, Vec<String>) {
 /// and says what the shim does instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "its stopSignal {signal} is kubelet's alone: usher stops it with SIGTERM; expected a signal \
+    "its stopSignal {signal} is only for kubelet: usher itself stops it with SIGTERM; expected a known signal \
      other than SIGKILL"
 )]
 pub struct UnusableStopSignal {

@@ -334,8 +334,9 @@ pub(super) fn longest(probe: &Probe) -> Duration {
     probe.initial_delay.saturating_add(checks)
 }
 
-/// The longest time that the startup probes of all sidecars take together, in whole seconds. Probes
-/// of sidecars that start together run side by side.
+/// The longest time until the startup probes of all sidecars are over, in whole seconds. Of
+/// sidecars that start at the same time, only the slowest probe counts. Sidecars that start one
+/// after another add up.
 pub(super) fn longest_start(plan: &Plan) -> Duration {
     let of_sidecar = |name: &String| plan.container(name).startup_probe.as_ref().map(longest);
     let stages = plan.stages().iter();

@@ -410,6 +410,9 @@ pub enum Refusal {
     SandboxGone { name: String },
     #[error("cannot start container {name}: {}", state.why_not_started())]
     NotCreated { name: String, state: StateSummary },
+    /// The error of a Start in the start mode `Block`: the container's turn has not come within
+    /// the startup timeout, or until shortly before the caller gives up. The container stays
+    /// created.
     #[error("container {name} was not started within {within:?}: it waits for {waits_for}")]
     StartTimedOut {
         name: String,

@@ -93,7 +93,8 @@ impl ContainerContext<'_> {
 
 impl Subject<'_> {
     /// Rule: a delayed answer to a stop request is sent when its delay ends. When delayed answers
-    /// have no use any more (`answers_wait`), all of the container's answers are sent at once.
+    /// have no use any more (`answers_wait`), all delayed answers of the container are sent at
+    /// once. `None` if no answer is delayed.
     pub(super) fn answer_is_due(&self) -> Option<Due<Decision>> {
         let answers = self.container.answers.iter();
         let until = answers.map(|answer| answer.until).min()?;

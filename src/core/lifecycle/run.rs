@@ -140,9 +140,9 @@ impl Pod {
             && self.history.is_restart_of_all(name, is_ordered)
     }
 
-    /// Records that the caller restarts the whole pod. In a termination, the next run begins when
-    /// the termination is over. Otherwise it begins at once, and the results of the last run are
-    /// forgotten.
+    /// Records that the caller restarts the whole pod, as its Create of the container `name` shows.
+    /// The next run begins at once or, in a termination, when the termination is over. When it
+    /// begins, the results of the last run are forgotten.
     pub(super) fn note_restart_of_all(&mut self, name: &str) {
         match &mut self.termination {
             Some(termination) => termination.follow_from_the_start(),

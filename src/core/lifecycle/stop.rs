@@ -152,9 +152,10 @@ impl Pod {
 }
 
 impl ContainerContext<'_> {
-    /// Records the stop request, if the signal is one, and delivers the signal or leaves it to the
-    /// rules. Returns true for a stop signal: then the caller of this method has to arrange the
-    /// answer.
+    /// Records the stop request that `wanted` contains, if any. Delivers the signal at once, or
+    /// leaves it to the rules. Returns true for [`Wanted::Stop`]: the caller of this method then
+    /// has to arrange the answer. Otherwise the Kill is answered with the outcome of the delivery,
+    /// or by a rule.
     fn note(&mut self, request: RequestId, kill: Kill, wanted: Wanted) -> bool {
         match wanted {
             Wanted::PassedOn {

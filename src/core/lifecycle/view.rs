@@ -292,8 +292,8 @@ impl Pod {
         }
     }
 
-    /// The wait of a running defer container in its turn: for its exit, which comes at SIGKILL at
-    /// the latest. `None` for any other container.
+    /// The wait of a defer container that runs in its turn: until its exit, at the latest until its
+    /// SIGKILL. `None` for any other container.
     fn wait_for_its_work(&self, container: &Container) -> Option<Wait> {
         let ends = self.ends().filter(|_| self.has_the_turn(container))?;
         let stop = container.state.stop();

@@ -77,6 +77,10 @@ impl Quantity {
     }
 
     /// The quantity times `10^shift`, rounded up.
+    ///
+    /// # Errors
+    ///
+    /// If the result does not fit into an `int64`, which is the limit of Kubernetes.
     fn rounded_up(&self, shift: i64) -> Result<u64, Problem> {
         let length = i64::try_from(self.digits.len()).map_err(|_| too_much())?;
         // The position of the decimal point: the number of digits before it. If negative, that many

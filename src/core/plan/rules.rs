@@ -303,8 +303,8 @@ impl Default for Unsaid {
 }
 
 impl Unsaid {
-    /// The default values, adjusted to these bounds. A default for probes is never below the
-    /// smallest valid value, even if the node's limit is lower.
+    /// The default values, lowered to the node's limits and raised to its minimums. The defaults
+    /// for probes are also raised to the smallest valid values, even above the node's limits.
     fn within(limits: &Limits, minimums: &Minimums) -> Unsaid {
         const SHORTEST: Duration = Duration::from_millis(1);
         let mut unsaid = Unsaid::default();

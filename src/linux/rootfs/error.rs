@@ -62,7 +62,8 @@ pub enum MountFailure {
         #[source]
         error: Errno,
     },
-    #[error("{device} cannot be attached to {}: {error}", file.display())]
+    /// The kernel refuses to attach the file to a free loop device.
+    #[error("{} cannot be attached to {device}: {error}", file.display())]
     NotAttached {
         device: String,
         file: PathBuf,

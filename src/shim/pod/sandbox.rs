@@ -79,8 +79,8 @@ impl Actor {
 
     /// Stores the exit of a sandbox without a pause container for later calls, and begins to delete
     /// the sandbox's task. Does nothing for any other container. Called when the exit of container
-    /// `id` was published.
-    pub(super) fn finish_sandbox_wait(&mut self, id: &ContainerId, exit: Exit) {
+    /// `id` was published and its open Waits were answered.
+    pub(super) fn finish_sandbox(&mut self, id: &ContainerId, exit: Exit) {
         if !self.core.is_sandbox(id) || !self.meta.has_own_sandbox() {
             return;
         }

@@ -152,7 +152,7 @@ impl Actor {
         tracing::info!(container = %id, code, "exited");
         self.record.note(now, id, What::Reported(code));
         if !self.core.is_deletion_wanted(id) {
-            self.finish_sandbox_wait(id, exit);
+            self.finish_sandbox(id, exit);
         }
     }
 }

@@ -133,9 +133,11 @@ impl Setting {
         }
     }
 
-    /// Handles the result of [lowering](Outcome::Lowers) a memory limit. Returns [`Outcome::Later`]
-    /// if the kernel could not free the memory. Also returns it if the memory usage has risen too
-    /// close to the new limit meanwhile: the former limit is then restored.
+    /// Handles the result of [lowering](Outcome::Lowers) a memory limit. Returns [`Outcome::Done`]
+    /// if the new limit is in force, or if the cgroup is gone. Returns [`Outcome::Later`] if the
+    /// kernel could not free the memory. Also returns it if the memory usage has risen too close to
+    /// the new limit meanwhile: only then, the former limit is restored. Returns
+    /// [`Outcome::Refused`] for any other error.
     pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;

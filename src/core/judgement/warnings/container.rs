@@ -170,7 +170,14 @@ fn of_sidecar(plan: &Plan, pod: &Pod, container: &Container) -> Vec<String> {
         _ => {}
     }
     let policy = pod.restart_policy().unwrap_or(settings.restart_policy);
-    if container.liveness_probe.is_some() && policy != RestartPolicy::Always {
+    // Under `OnFailure`, the shim reports 143 for a sidecar that kubelet stops alone, so kubelet
+    // restarts the sidecar. For this, the shim has to know the policy.
+    let is_restarted = match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => settings.restart_policy == RestartPolicy::OnFailure,
+        RestartPolicy::Never => false,
+    };
+    if container.liveness_probe.is_some() && !is_restarted {
         let instead = match plan.container(name).liveness_probe {
             None => "instead, with which usher restarts it in place",
             Some(_) => "alone",

@@ -249,7 +249,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// As for [`allows_exec`](Pod::allows_exec).
+    /// If [`allows_exec`](Pod::allows_exec) refuses a Delete, for example while the exec runs.
     pub fn handle_exec_delete(
         &mut self,
         now: Time,

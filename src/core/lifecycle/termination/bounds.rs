@@ -143,9 +143,10 @@ impl Pod {
 
 impl Subject<'_> {
     /// The latest time of the container's next signal in its step of the termination, and the kind
-    /// of signal. `None` if the container gets no other signal in this step, for example because
-    /// the step is skipped. Also `None` for a defer container whose step is under way: it gets its
-    /// signals from another rule (`defer_is_due`).
+    /// of signal. The step may be under way or still to come. `None` if no termination stops the
+    /// container, if its step is skipped or over, or if it has got SIGKILL. In the step under way,
+    /// also `None` if another rule gives the signal: a SIGKILL that is scheduled (`kill_is_due`),
+    /// or any signal of a defer container (`defer_is_due`).
     fn next_signal_in_step(&self) -> Option<(Time, Then)> {
         let (pod, container) = (self.pod, self.container);
         let termination = pod.termination_for(container)?;

@@ -64,6 +64,19 @@ fn under_on_failure_a_container_stopped_too_early_reports_a_failure() {
 }
 
 #[test]
+fn under_on_failure_a_sidecar_that_is_stopped_alone_reports_a_failure() {
+    // kubelet's liveness probe of the sidecar has failed. Under `OnFailure`, kubelet restarts a
+    // container only after a failure.
+    for (policy, code) in [("OnFailure", 143), ("Never", 0)] {
+        let mut world = running(job(policy, "web"), &["proxy", "logs", "web"]);
+        world.call(Call::Kill("proxy", TERM, None));
+        world.run_for(secs(10));
+        assert_eq!(world.reported("proxy"), Some(code), "{policy}");
+        assert!(world.is_executing("web"));
+    }
+}
+
+#[test]
 fn a_run_that_waits_for_apps_that_may_still_come_says_so_in_its_sidecars_logs() {
     let mut world = job("Never", "");
     for name in ["proxy", "logs", "web", "api"] {

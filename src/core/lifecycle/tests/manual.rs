@@ -87,15 +87,7 @@ fn where_nothing_is_alive_there_is_nothing_to_stop() {
 
 #[test]
 fn a_container_that_is_created_when_all_has_stopped_starts_the_pod_over() {
-    let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]);
-    let mut world = running(world, &["proxy", "web"]);
-    world.stop(None);
-    world.run_for(secs(5));
-    for name in ["proxy", "web"] {
-        world.call(Call::Delete(name));
-    }
-    // This pod has a sandbox container. A pod without any container is over, and the next container
-    // always begins a new pod.
+    // Without the sandbox, the pod would be over, and the next container would begin a new pod.
     let world = World::new(&[("sidecars", "proxy"), ("restart-policy", "Never")]).with_sandbox();
     let mut world = running(world, &["proxy", "web"]);
     world.stop(None);
