@@ -105,8 +105,8 @@ fn a_sidecar_stopped_alone_keeps_half_its_grace_period_despite_an_apps_pre_stop(
     let wait = signal_delay(&pod, "proxy", asked);
     assert!(wait >= Duration::from_millis(3_900), "{wait:?}");
     assert!(wait < Duration::from_millis(5_500), "{wait:?}");
-    // `api` has no preStop handler. If the whole pod terminated, kubelet would send a stop request
-    // to `api` at once. So usher waits for this request only for the default of
+    // `api` has no preStop handler. So if the whole pod terminated, kubelet would send a stop
+    // request to `api` at once. usher waits for this request for the default time of
     // `usher/termination-window`.
     pod.run("proxy.1", &[]);
     pod.run("api", &[]);

@@ -77,7 +77,7 @@ pub(super) struct OciContainer {
 }
 
 /// A reference to a container. The methods of [`Container`] give each new [`OciInit`] a copy of the
-/// reference. So this type implements the trait, and [`OciContainer`] does not.
+/// reference, which [`OciContainer`] itself could not do. So this type implements the trait.
 #[derive(Debug)]
 pub(super) struct Handle(pub Arc<OciContainer>);
 

@@ -38,8 +38,7 @@ pub(crate) struct Finding {
     pub(super) says: String,
     #[serde(flatten)]
     pub(super) cure: Cure,
-    /// The same code as in `code`. In JSON it becomes the place in the manual that explains the
-    /// problem.
+    /// The value of `code`. JSON has in its place where the manual explains the problem.
     #[serde(serialize_with = "place")]
     see: Option<Code>,
 }

@@ -1,7 +1,7 @@
 //! The time axis: maps times to places on a line, and shortens long times without events.
 
-/// Share of the line that a shortened time without events takes. The share grows if another time
-/// without events is shortened afterwards.
+/// A time without events can be drawn shorter than it was. It then takes this share of the line.
+/// The share grows if another such time is shortened afterwards.
 const QUIET_AT_MOST: f64 = 0.2;
 
 /// A time without events is shortened if it would otherwise take a larger share of the line than

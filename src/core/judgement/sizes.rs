@@ -47,8 +47,8 @@ pub fn resources(plan: Option<&Plan>, pod: &Pod) -> Resources {
         .filter(|(moment, _)| match moment {
             Moment::PreExit => !containers.pre_exit.is_empty(),
             Moment::PostExit => !containers.post_exit.is_empty(),
-            // The phase in which only sidecars run is not shown, because it never exceeds the size
-            // while the apps run.
+            // The output leaves out the phase in which only sidecars run. In this phase, the pod is
+            // never larger than in the phase in which the apps run.
             Moment::Sidecars => false,
             Moment::Starting(_) | Moment::Running => true,
         })

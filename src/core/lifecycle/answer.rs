@@ -21,8 +21,8 @@ const ANSWER_LEAD: Duration = Duration::from_secs(10);
 const WITHHELD_AT_MOST: usize = 16;
 
 impl Pod {
-    /// Answers a stop request, or delays the answer: records it for the rule `answer_is_due`. The
-    /// rule sends the answer before the caller, which waits for `call_timeout`, gives up.
+    /// Answers a stop request, or delays the answer: the rule `answer_is_due` sends it later. The
+    /// caller gives up after `call_timeout`, and the rule sends the answer before that.
     pub(super) fn answer_stop(
         &mut self,
         id: &ContainerId,

@@ -195,8 +195,9 @@ impl Pod {
         self.completion().map(|it| it.known.max(it.counts))
     }
 
-    /// The completion of the run, which may be in the future. `None` if no app is known, or if a
-    /// known or expected app has not ended for good under its restart policy.
+    /// The completion of the run. Its time may be in the future, because more apps may be created.
+    /// `None` if no app is known, or if a known or expected app has not ended for good under its
+    /// restart policy.
     pub(super) fn completion(&self) -> Option<Completion> {
         let plan = self.plan.as_ref()?;
         let lives = |container: &Container| {

@@ -302,9 +302,10 @@ impl Pod {
         }
     }
 
-    /// The end of all retries of a failed defer container: the end of the grace period, less two
-    /// seconds for the stop of this container, and less two for each later defer container and each
-    /// later step. `None` if nothing comes later: then only the step's deadlines limit retries.
+    /// The latest time at which a failed defer container may still be retried. This is the end of
+    /// the grace period, less two seconds for the stop of this container, and two for each later
+    /// defer container and each later step. `None` if nothing comes later, because only the step's
+    /// deadlines then limit the retries.
     fn last_retry(&self, container: &Container) -> Option<Time> {
         let step = self.step_of(container)?;
         let is_behind = |other: &&Container| {

@@ -205,10 +205,10 @@ impl Pod {
         self.settle(now);
     }
 
-    /// Drops assumed postStart handlers, because the caller creates another container. While a
-    /// postStart handler runs, kubelet creates no other container. After a failed handler, kubelet
-    /// first stops the container. So an Exec that still runs is no handler. Neither is a failed
-    /// Exec whose container was not stopped.
+    /// Drops assumed postStart handlers, because the caller creates another container. kubelet does
+    /// so only when the postStart handler is over and, if it has failed, the container is stopped.
+    /// So an Exec that still runs was no handler. An Exec that failed was no handler either, unless
+    /// its container was stopped.
     pub(super) fn disprove_post_starts(&mut self) {
         let ids: Vec<_> = self.containers.keys().cloned().collect();
         for id in ids {

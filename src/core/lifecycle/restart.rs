@@ -234,8 +234,8 @@ impl Subject<'_> {
         is_needed && !self.container.back_off.was_scheduled_in_termination()
     }
 
-    /// True for a defer container while the pod does not terminate. If the container waits for its
-    /// restart, it ran in a termination that the shim had inferred by mistake.
+    /// True for a defer container while the pod does not terminate. Such a container may wait for
+    /// its restart: it ran in a termination that the shim had inferred by mistake.
     fn is_defer_outside_termination(&self) -> bool {
         self.container.defer_turn().is_some() && self.pod.termination.is_none()
     }

@@ -217,8 +217,8 @@ impl Subject<'_> {
         };
         // If the caller kills a defer container whose program was executed, no other defer
         // container begins. A SIGKILL for any other container ends the grace period of the
-        // termination, with two exceptions: the caller alone starts and stops the container, or the
-        // container was asked to stop alone before the termination.
+        // termination, with two exceptions: a container that only the caller starts and stops, and
+        // a container that was already stopped as a single one before the termination.
         let since = pod.termination.as_ref().map(Termination::since);
         let is_of_it = !container.role_policy().is_left_to_caller()
             && container

@@ -15,7 +15,7 @@ use super::operations::infallible;
 impl Actor {
     /// Finds the pod's cgroup through the init process of container `id`, and reads its values if
     /// the shim may size it. Called for each new init process. Does nothing if the cgroup is known,
-    /// or if usher orders no container of the pod.
+    /// or if usher keeps no order in this pod.
     pub(super) fn find_pod_cgroup(&mut self, id: &ContainerId) {
         if self.pod_cgroup.is_some() || !self.core.has_orders() {
             return;

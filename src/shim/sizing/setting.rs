@@ -102,9 +102,9 @@ impl Setting {
             self.wanted = now;
             self.written = now;
             if !cgroup.is_managed() {
-                // The check above ignores the value in `notified`, because a cgroup manager may
-                // write it again. This cgroup has no manager. So forget the old value, and treat it
-                // as a new ceiling if another program writes it again.
+                // A cgroup manager may write the value in `notified` again, so the check above
+                // ignores this value. This cgroup has no manager, so no value is ignored: any value
+                // that another program writes is a new ceiling.
                 self.notified = now;
             }
         }

@@ -170,8 +170,8 @@ impl Handles {
         self.restoration = Some(restoration);
     }
 
-    /// Takes the checkpoint from which the container will be restored. `None` if there is none, or
-    /// it was taken before.
+    /// Moves the checkpoint out of the table, so that the container can be restored from it. `None`
+    /// if the container has no checkpoint, or if it was moved out before.
     pub fn take_restoration(&mut self) -> Option<Box<dyn Restoration>> {
         self.restoration.take()
     }

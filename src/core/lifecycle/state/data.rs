@@ -17,7 +17,7 @@ pub(in crate::lifecycle) struct Blocked {
     pub since: Time,
     /// The time when the caller gives up; `None` if the caller set no timeout.
     pub deadline: Option<Time>,
-    /// A line that says what the container waits for was written to its stderr.
+    /// True once a line on the container's stderr has said what the container waits for.
     pub is_wait_noted: bool,
 }
 
@@ -27,7 +27,7 @@ pub(in crate::lifecycle) struct Held {
     /// The time when the container's Start was answered. If a later attempt to execute the program
     /// has failed, the time of this failure.
     pub since: Time,
-    /// A line that says what the container waits for was written to its stderr.
+    /// True once a line on the container's stderr has said what the container waits for.
     pub is_wait_noted: bool,
     pub(super) post_start: PostStart,
 }

@@ -284,9 +284,10 @@ impl ContainerState {
     }
 
     /// Undoes the release, because the program could not be executed. A container whose Start was
-    /// answered becomes Held, since `now`. Any other container becomes Created again. Returns the
-    /// previous state. The caller of this method refuses a Start that is not answered yet. After
-    /// that, it handles an exit that arrived before the report of the failure.
+    /// answered becomes Held, since `now`. Any other container becomes Created again.
+    ///
+    /// Returns the previous state. With it, the caller of this method refuses the Start that is not
+    /// answered yet, and then handles an exit that arrived before the report of the failure.
     pub fn take_back_release(&mut self, now: Time) -> Result<Releasing, InvalidTransition> {
         let Inner::Releasing(init, releasing) = &self.inner else {
             return self.refuse("release");

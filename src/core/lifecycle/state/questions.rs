@@ -137,8 +137,8 @@ impl ContainerState {
         matches!(self.inner, Inner::BackingOff(_) | Inner::Restarting(..))
     }
 
-    /// True while the program is being executed, for the first time or again. Its stop signal has
-    /// to wait until it runs.
+    /// True from the release until the program is known to run, also at a restart. Its stop signal
+    /// has to wait until it runs.
     pub fn is_being_executed(&self) -> bool {
         matches!(self.inner, Inner::Releasing(..) | Inner::Restarting(..))
     }

@@ -162,7 +162,8 @@ impl Termination {
         self.deadline
     }
 
-    /// The length of the grace period, which an early SIGKILL of the caller does not change.
+    /// The length of the grace period. If the caller sends SIGKILL early, this length stays the
+    /// same.
     pub fn grace(&self) -> Duration {
         self.grace
     }

@@ -366,8 +366,8 @@ fn was_told_alone(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) ->
     was_asked || was_told
 }
 
-/// True if the shim could not know of the termination before this container exited. Until then, the
-/// caller had asked exactly one container to stop, and that was another container.
+/// True if the shim could not know of the termination before this container exited, because the
+/// only stop request before this exit was for another container.
 fn is_unknown_to(run: &Run<'_>, ending: &Ending, trace: &ContainerTrace<'_>) -> bool {
     let mut ends = trace.died.iter().map(|(at, _)| *at);
     let end = ends.find(|at| *at >= ending.from);
