@@ -128,7 +128,10 @@ impl Completion {
 }
 
 impl Work<'_> {
-    /// Adds every container of the pod to the list of its role.
+    /// Completes the lists of roles, so that the shim knows the role of every container. The lists
+    /// then also name native init containers, sidecars by the node's rules and, if the author lists
+    /// no apps, the apps. Guests stay in no list. Lists that the shim would refuse stay as they
+    /// were, and a note says so.
     fn add_lists(&mut self) {
         for lists in self.lists() {
             let before = self.annotations.clone();

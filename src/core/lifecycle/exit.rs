@@ -227,9 +227,9 @@ impl Pod {
         }
     }
 
-    /// The code reported for a container that the shim has stopped, or has ended before its program
-    /// was executed, or whose exit was hidden for a time. For a defer container, the same as
-    /// [`code_of_defer`](Pod::code_of_defer). For other containers, the [code in place of
+    /// The code reported for a sidecar that the shim has stopped, or has ended before its program
+    /// was executed, and for any container whose exit was to be hidden. For a defer container, the
+    /// same as [`code_of_defer`](Pod::code_of_defer). For other containers, the [code in place of
     /// success](Pod::code_in_place_of_success) replaces a 0. It also replaces the failure of a
     /// sidecar if the setting `sidecar-exit-code` hides this failure. Any other code is reported
     /// unchanged.

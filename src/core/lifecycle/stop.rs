@@ -413,9 +413,9 @@ impl Pod {
         self.plan_of(container)?.stop_signal
     }
 
-    /// The signal to stop a container with: the signal of its stop request, or else the container's
-    /// own stop signal, or else TERM. The flag is true if all processes of the container get the
-    /// signal.
+    /// The signal to stop a container with: the signal of its stop request, which the annotation
+    /// `stop-signal` may have replaced already. Without such a request, the container's own stop
+    /// signal, or else TERM. The flag is true if all processes of the container get the signal.
     pub(super) fn stop_signal(&self, container: &Container) -> (Signal, bool) {
         let asked = container.request.and_then(|request| request.signal());
         let own = || {

@@ -69,13 +69,14 @@ struct RawGrpc {
     service: Option<String>,
 }
 
-/// Reads a startup or liveness probe from JSON. `unsaid` has the values for fields that the JSON
-/// leaves out.
+/// Reads a startup or liveness probe from JSON. `unsaid` has values for some of the fields that the
+/// JSON leaves out. The others are 0 s for `initialDelaySeconds` and 1 for `successThreshold`.
 ///
 /// # Errors
 ///
-/// A field or type that Kubernetes' `Probe` does not have, no check or more than one, both
-/// `periodSeconds` and `periodMilliseconds`, or a number below Kubernetes' documented minimum.
+/// Text that is no JSON object, a field or type that Kubernetes' `Probe` does not have, no check or
+/// more than one, an invalid check, both `periodSeconds` and `periodMilliseconds`, or a number that
+/// Kubernetes does not allow, such as a `successThreshold` other than 1.
 pub(super) fn parse(text: &str, unsaid: &Unsaid) -> Result<Probe, Problem> {
     let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
     let period = match (raw.period_seconds, raw.period_milliseconds) {

@@ -66,8 +66,9 @@ impl Actor {
         );
     }
 
-    /// Makes all checks that may refuse the call, and adds the container to the core and to the
-    /// table of tasks. A refused call leaves nothing behind.
+    /// Checks a Create call, and adds the container to the core, the record and the table of tasks.
+    /// The container itself is not made yet. A refused call adds nothing to them. But the core
+    /// remembers a container that comes after the death of its sandbox: its work is not done.
     fn begin_create(
         &mut self,
         call: &CreateCall,

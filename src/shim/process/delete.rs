@@ -17,12 +17,14 @@ use super::{address, control, start};
 /// kills leftover processes.
 const KILLED: u32 = 137;
 
-/// Removes the leftovers, and returns the answer for containerd. containerd runs `delete` after
-/// every container, and usually there are no leftovers.
+/// Removes the leftovers of the container and the sockets of all dead shims, and returns the answer
+/// for containerd: the container's exit. containerd runs `delete` after every container, and
+/// usually there are no leftovers.
 ///
 /// # Errors
 ///
-/// If the container cannot be deleted. All other leftovers are removed anyway.
+/// If the flags have no id, or if the container cannot be deleted. In the second case, all other
+/// leftovers are removed anyway.
 pub(super) fn delete(flags: &Flags, kind: &dyn EngineKind) -> Result<Vec<u8>, ShimError> {
     if flags.id.is_empty() {
         return Err(ShimError::NoId);

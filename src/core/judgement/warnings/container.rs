@@ -131,7 +131,10 @@ fn of_waiting(
     warnings
 }
 
-/// A warning about a postStart handler, which kubelet runs as soon as the Start is answered.
+/// A warning about the postStart handler of a container that may be held: kubelet runs the handler
+/// as soon as the Start is answered. `None` without a handler, or if the handler only sleeps.
+/// `when` continues the words "while it is held", such as " (when a takes more than 10 s)", or is
+/// empty.
 fn of_post_start(container: &Container, when: &str) -> Option<String> {
     let Object(Handler {
         exec,

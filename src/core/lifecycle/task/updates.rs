@@ -84,8 +84,9 @@ impl Pod {
         }
     }
 
-    /// Records the end of the container's Update under way. If the Update `is_done`, the container
-    /// has the new size, otherwise its old size again. The container's next Update may then begin.
+    /// Records the end of the container's Update under way. During the Update, the larger of both
+    /// sizes counted. Now the new size counts if the Update `is_done`, otherwise the old one. The
+    /// container's next Update may then begin.
     pub fn handle_updated(&mut self, now: Time, id: &ContainerId, is_done: bool) {
         self.now = now;
         self.with_container(id, |context| {
