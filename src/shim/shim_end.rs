@@ -87,7 +87,9 @@ impl ShimEnd {
     }
 
     /// Time at which the actor calls [`check_time`](ShimEnd::check_time), provided that the shim
-    /// has no task. `None` if no check is scheduled.
+    /// has no task: the end of the idle time, the next look for the containerd that started the
+    /// shim, or the next check of a shim that was asked to end, whichever comes first. `None` only
+    /// if no such time can be represented.
     pub fn next_check(&self) -> Option<Instant> {
         // A shim that was asked to end may have got a task since then. After the deletion of this
         // task, containerd may have died, and then it does not ask again.

@@ -157,7 +157,10 @@ fn longest(plan: &Plan, pod: &Pod, step: Step, names: &[String]) -> Option<Durat
     }
 }
 
-/// The longest time that a container may take in a step, by the container's own time limit.
+/// The longest time that a container may take in a step, by the container's own time limit. For a
+/// defer container, the time until SIGKILL, two seconds after the limit. `None` without a limit, in
+/// the step of the hooks, and for an app or a sidecar with a preStop handler, because the limit
+/// does not apply to the handler. Also `None` for an app or a sidecar that is not in the spec.
 fn cap(plan: &Plan, pod: &Pod, step: Step, name: &str) -> Option<Duration> {
     let cap = plan.container(name).grace_period?;
     match step {

@@ -115,6 +115,10 @@ impl Pod {
 
     /// The annotations that may be missing if a container waits for these names. Empty if it waits
     /// for no names, or if no annotation would end its wait.
+    ///
+    /// - `Group` alone if the container has no annotation that groups containers.
+    /// - `NativeInit` if an awaited container was never created, except for a listed app.
+    /// - `Guest` for an app, if the annotations list no apps and other apps were created before it.
     pub(super) fn remedies(&self, container: &Container, missing: &[String]) -> Vec<Remedy> {
         let Some(plan) = self.plan.as_ref().filter(|_| !missing.is_empty()) else {
             return Vec::new();

@@ -75,8 +75,8 @@ struct RawGrpc {
 /// # Errors
 ///
 /// Text that is no JSON object, a field or type that Kubernetes' `Probe` does not have, no check or
-/// more than one, an invalid check, both `periodSeconds` and `periodMilliseconds`, or a number that
-/// Kubernetes does not allow, such as a `successThreshold` other than 1.
+/// more than one, or an invalid check. Also both `periodSeconds` and `periodMilliseconds`, or a
+/// number that Kubernetes does not allow, such as a `successThreshold` other than 1.
 pub(super) fn parse(text: &str, unsaid: &Unsaid) -> Result<Probe, Problem> {
     let raw: RawProbe = json::parse(text, "a Kubernetes Probe")?;
     let period = match (raw.period_seconds, raw.period_milliseconds) {

@@ -147,7 +147,8 @@ impl Actor {
     }
 
     /// Stores a new init process of a container, and handles its exit when it comes. Called after a
-    /// Create, a restoration or a restart in place.
+    /// Create, a restoration or a restart in place. The caller then begins the watch for OOM kills
+    /// ([`watch_cgroup`](Actor::watch_cgroup)). Does nothing if the container is gone.
     pub(super) fn take_init(&mut self, id: &ContainerId, new_init: NewInit) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;

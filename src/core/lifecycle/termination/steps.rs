@@ -119,7 +119,8 @@ impl Pod {
     /// Rule: the next step begins when the hooks or containers of this step have ended, or at once
     /// if the step is skipped. The step waits for hooks until its deadline, and about a second for
     /// a container that SIGKILL does not end. After the last step, the rule begins another
-    /// termination for containers that were started too late.
+    /// termination for containers that were started too late. `None` while a container of the step
+    /// has not got SIGKILL, or while a defer container of the step is left.
     pub(in crate::lifecycle) fn step_is_over(&self) -> Option<Due<PodDecision>> {
         let termination = self.termination.as_ref()?;
         if termination.is_over() {

@@ -113,7 +113,9 @@ impl Subject<'_> {
 
     /// The time until which the shim waits for the caller's stop request, because the request may
     /// name another signal than the default. kubelet sends its requests within milliseconds, or
-    /// after the preStop handler if there is one. `None` if the shim does not wait for a request.
+    /// after the preStop handler if there is one. In a termination that the caller does not know
+    /// of, the shim waits only if the caller has already run the container's preStop handler.
+    /// `None` if the shim does not wait for a request. Does not check if the request has come.
     fn unasked_until(&self) -> Option<Time> {
         let termination = self.pod.termination.as_ref()?;
         let container = self.container;
