@@ -213,6 +213,7 @@ impl Work<'_> {
         }
         if let Some(signal) = container.lifecycle.stop_signal.as_deref()
             && !matches!(role, Role::Guest | Role::NativeInit)
+            && !self.has(ContainerSetting::StopSignal, name)
         {
             match fields::stop_signal(signal) {
                 Ok(()) => {
@@ -309,13 +310,17 @@ impl Work<'_> {
         }
     }
 
+    fn has(&self, setting: ContainerSetting, name: &str) -> bool {
+        self.annotations.contains_key(&setting.key(name))
+    }
+
     /// Adds a setting. Returns false if the annotation exists already, or if the shim refuses the
     /// value. The pod is not refused then, because Kubernetes accepts the value.
     fn annotate(&mut self, setting: ContainerSetting, name: &str, value: String) -> bool {
-        let key = setting.key(name);
-        if self.annotations.contains_key(&key) {
+        if self.has(setting, name) {
             return false;
         }
+        let key = setting.key(name);
         let said = self.said.say(setting, name, &value, self.bytes, self.rules);
         if let Err(error) = said {
             self.note(Some(name), not_said(&error));

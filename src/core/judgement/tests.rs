@@ -460,6 +460,19 @@ fn a_probe_that_kubernetes_takes_and_the_shim_does_not_is_left_to_kubelet() {
 }
 
 #[test]
+fn a_stop_signal_that_only_kubelet_can_send_is_noted_unless_the_author_names_another() {
+    for (annotations, notes) in [(&[][..], 1), (&[("stop-signal.usher/web", "SIGQUIT")], 0)] {
+        let spec = json!({"containers": [
+            {"name": "proxy"},
+            {"name": "web", "lifecycle": {"stopSignal": "SIGKILL"}},
+        ]});
+        let annotations = [&[("usher/sidecars", "proxy")], annotations].concat();
+        let (_, completion) = completed(pod(&annotations, spec), &Rules::default());
+        assert_eq!(completion.notes.len(), notes, "{:?}", completion.notes);
+    }
+}
+
+#[test]
 fn containers_created_before_an_optional_sidecar_do_not_wait_for_it() {
     let judge = |names: &[&str]| {
         let pod = pod(
