@@ -118,6 +118,37 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     }
 }
 
+/// If containerd dies between Exec and Start, its client waits for the end of the exec's output.
+#[test]
+fn an_exec_whose_callers_are_gone_before_its_start_ends_its_output() {
+    let host = Containerd::start();
+    let shim = shell(&host, "sleep 1000");
+    let (api, other) = (shim.api(), shim.api());
+    start(&other, &shim.create_request());
+    let exec = ExecProcessRequest {
+        stdout: shim.fifo("exec-stdout"),
+        ..shim.exec_request("one", &["/bin/echo", "words"])
+    };
+    api.exec(&exec).expect("Exec");
+    let reader = Reader::of(&exec.stdout);
+    reader.await_open();
+    drop(api);
+    // The shim does not know who will start the exec, so any connection that was open before counts.
+    // These calls give the shim the time to notice that one has been closed.
+    let later = shim.api();
+    for api in [&other, &later] {
+        api.state("a", "one").expect("State");
+    }
+    assert!(!reader.is_over());
+    drop(other);
+    assert_eq!(reader.finish(), "");
+    // A late Start works.
+    let reader = Reader::of(&exec.stdout);
+    later.start("a", "one").expect("Start of the exec");
+    assert_eq!(later.wait("a", "one").expect("Wait").exit_status, 0);
+    assert_eq!(reader.finish(), "words\n");
+}
+
 #[test]
 fn a_new_reader_continues_after_one_that_vanished() {
     let host = Containerd::start();

@@ -59,7 +59,7 @@ use usher_core::lifecycle::ActionError;
 use usher_core::plan::{Allotment, Hook, Probe, Signal};
 use usher_core::process::ExitStatus;
 use usher_core::sizing::{Limits, Requests, Size};
-use usher_linux::stdio::{self, EarlyFifos, Paths, Streams};
+use usher_linux::stdio::{self, CallerGone, EarlyFifos, Paths, Streams};
 
 pub use cancel::CancelToken;
 pub use catch_panic::{Panicked, catch_panic};
@@ -433,8 +433,9 @@ pub trait Init: fmt::Debug + Send + Sync {
     ) -> Result<(), EngineError>;
 
     /// Prepares for an exec that the caller has added, and whose output goes to `paths`. Never
-    /// waits. Does no harm if the exec is never started.
-    fn prepare_for_exec(&self, _paths: &Paths) -> EarlyFifos {
+    /// waits. Does no harm if the exec is never started. When `caller_gone` completes before the
+    /// exec is started, the FIFOs are closed.
+    fn prepare_for_exec(&self, _paths: &Paths, _caller_gone: CallerGone) -> EarlyFifos {
         EarlyFifos::default()
     }
 

@@ -6,6 +6,7 @@
 )]
 
 use std::collections::BTreeSet;
+use std::future;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,7 +113,8 @@ impl Container for Handle {
                 .map_err(EngineError::failed)?
                 .map_err(EngineError::failed)?;
         }
-        let fifos = self.early.open(&self.paths);
+        // The Create that is under way is completed or undone, even if its caller is gone.
+        let fifos = self.early.open(&self.paths, Box::pin(future::pending()));
         self.write_score(options.oom_score);
         exit::forget(&self.bundle);
         if let Err(error) = shim_path::hand_on(Path::new(HOME), &self.bundle) {

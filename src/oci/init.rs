@@ -19,7 +19,7 @@ use usher_engine::{
 use usher_linux::cgroup::{Cgroup as ContainerCgroup, CgroupError, PodCgroup as PodsCgroup, moves};
 use usher_linux::probe::{self, Target};
 use usher_linux::reaper::{Child, Reaper};
-use usher_linux::stdio::{EarlyFifos, Paths};
+use usher_linux::stdio::{CallerGone, EarlyFifos, Paths};
 
 use super::cgroup::OciCgroup;
 use super::container::OciContainer;
@@ -248,9 +248,9 @@ impl Init for OciInit {
         self.thaw_after(self.runtime(token).checkpoint(self.id(), checkpoint).await)
     }
 
-    fn prepare_for_exec(&self, paths: &Paths) -> EarlyFifos {
+    fn prepare_for_exec(&self, paths: &Paths, caller_gone: CallerGone) -> EarlyFifos {
         moves::prepare_for_exec();
-        self.container.early.open(paths)
+        self.container.early.open(paths, caller_gone)
     }
 
     async fn exec(&self, order: ExecOrder, token: &CancelToken) -> Result<NewExec, EngineError> {

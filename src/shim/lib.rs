@@ -9,6 +9,7 @@
 //! | [`pod`] | the actor that owns one pod: feeds the core, carries out its actions |
 //! | `task_table` | the actor's table of tasks: processes, handles, waiting callers |
 //! | [`calls`] | parameters, answers and errors of the calls that the actor answers |
+//! | [`connections`] | the open connections to the task service |
 //! | `bundle` | converts OCI specifications to the terms of the core |
 //! | [`node`] | the dependencies of the actor, such as the engine and the clock |
 //! | [`task`] | containerd's Task service: asks the actor, awaits the answer |
@@ -35,6 +36,7 @@
 mod bundle;
 pub mod calls;
 pub mod clock;
+pub mod connections;
 #[expect(clippy::disallowed_methods, reason = "/proc, and sockets below /run")]
 pub mod control;
 pub mod events;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::events::{Event, Publish};
 use usher_api::Archive;
 use usher_core::plan::Rules;
@@ -18,6 +19,8 @@ pub struct Node {
     pub archive: Arc<dyn Archive>,
     /// The administrator's rules for the pods of this node, as read when the shim began.
     pub rules: Rules,
+    /// The connections to the task service.
+    pub connections: Connections,
 }
 
 impl Node {

@@ -8,6 +8,7 @@
 //! Exec, and those of a container while it mounts the root file system.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ use crate::offload::Threads;
 /// FIFOs of other processes are opened when these processes start.
 const PROCESSES_AT_MOST: usize = 8;
 
-/// Time after which the FIFOs of a process that has not started are closed again. Otherwise Docker
-/// would wait for the end of the output forever if containerd dies between Exec and Start.
+/// Time after which the FIFOs of a process that has not started are closed again. Otherwise a
+/// client whose Start did not reach the shim would wait for the end of the output forever.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Opens FIFOs for the processes of one container. Has a thread limit of its own, so that a path
@@ -35,6 +36,13 @@ pub struct EarlyOpener {
     room: Arc<Semaphore>,
     threads: Threads,
 }
+
+/// Completes when the caller that wanted to start a process is gone.
+///
+/// If containerd dies between Exec and Start, its client's Start fails, and the client waits for
+/// the end of the output. With the FIFOs open, the client would wait until [`STARTS_WITHIN`] has
+/// passed.
+pub type CallerGone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The FIFOs of one process, which are being opened. On drop, they are closed.
 #[derive(Debug, Default)]
@@ -50,8 +58,9 @@ pub(super) struct Fifos {
 
 impl EarlyOpener {
     /// Starts to open the FIFOs of a process's output. Leaves out addresses that are no FIFOs, and
-    /// reports no error, because [`open`](super::open) opens what is missing.
-    pub fn open(&self, paths: &Paths) -> EarlyFifos {
+    /// reports no error, because [`open`](super::open) opens what is missing. When `caller_gone`
+    /// completes before the process starts, the FIFOs are closed.
+    pub fn open(&self, paths: &Paths, caller_gone: CallerGone) -> EarlyFifos {
         let (stdout, stderr) = (path(&paths.stdout), path(&paths.stderr));
         // A terminal has one output.
         let stderr = stderr.filter(|_| !paths.terminal);
@@ -69,7 +78,7 @@ impl EarlyOpener {
                 stderr: opened(stderr.as_deref()),
                 _place: Some(place),
             });
-            keep(opened.await.unwrap_or_default(), requested).await;
+            keep(opened.await.unwrap_or_default(), requested, caller_gone).await;
         });
         EarlyFifos(Some(request))
     }
@@ -85,13 +94,24 @@ impl Default for EarlyOpener {
 }
 
 /// Keeps FIFOs open until they are requested, but closes them if the process is deleted, or has not
-/// started in time.
-async fn keep(opened: Fifos, requested: oneshot::Receiver<oneshot::Sender<Fifos>>) {
+/// started in time, or if its caller is gone.
+async fn keep(
+    opened: Fifos,
+    requested: oneshot::Receiver<oneshot::Sender<Fifos>>,
+    caller_gone: CallerGone,
+) {
     if opened.stdout.is_none() && opened.stderr.is_none() {
         return;
     }
-    if let Ok(Ok(reply)) = timeout(STARTS_WITHIN, requested).await {
-        let _ = reply.send(opened);
+    tokio::select! {
+        // A Start that has come gets the FIFOs.
+        biased;
+        request = timeout(STARTS_WITHIN, requested) => {
+            if let Ok(Ok(reply)) = request {
+                let _ = reply.send(opened);
+            }
+        }
+        () = caller_gone => {}
     }
 }
 
@@ -146,6 +166,11 @@ mod tests {
         }
     }
 
+    /// A caller that stays.
+    fn stays() -> CallerGone {
+        Box::pin(std::future::pending())
+    }
+
     #[tokio::test]
     async fn only_fifos_are_opened_early() {
         let directory = tempfile::tempdir().unwrap();
@@ -157,14 +182,14 @@ mod tests {
             stderr: file.to_str().unwrap().to_owned(),
             ..on_stdout(&fifo(directory.path(), "stdout"))
         };
-        let fifos = opener.open(&paths).opened().await;
+        let fifos = opener.open(&paths, stays()).opened().await;
         assert!(fifos.stdout.is_some());
         assert!(fifos.stderr.is_none());
         let paths = Paths {
             stderr: "/no/such/fifo".to_owned(),
             ..on_stdout(&format!("file://{}", log.display()))
         };
-        let fifos = opener.open(&paths).opened().await;
+        let fifos = opener.open(&paths, stays()).opened().await;
         assert!(fifos.stdout.is_none() && fifos.stderr.is_none());
         assert!(!log.exists());
     }
@@ -176,10 +201,10 @@ mod tests {
         let (opener, paths) = (EarlyOpener::default(), on_stdout(&path));
         let mut all = Vec::new();
         for _ in 0..PROCESSES_AT_MOST {
-            all.push(opener.open(&paths).opened().await);
+            all.push(opener.open(&paths, stays()).opened().await);
         }
         assert!(all.iter().all(|fifos| fifos.stdout.is_some()));
-        let more = opener.open(&paths).opened().await;
+        let more = opener.open(&paths, stays()).opened().await;
         assert!(more.stdout.is_none());
         let mut options = File::options();
         let options = options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -189,21 +214,38 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
         drop(all);
         assert_eq!(reader.read(&mut bytes).unwrap(), 0);
-        assert!(opener.open(&paths).opened().await.stdout.is_some());
+        assert!(opener.open(&paths, stays()).opened().await.stdout.is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let fifos = EarlyOpener::default().open(&on_stdout(&path));
+        let fifos = EarlyOpener::default().open(&on_stdout(&path), stays());
         let fifos = fifos.opened().await;
         let mut reader = File::open(path).unwrap();
         let (request, requested) = oneshot::channel();
-        tokio::spawn(keep(fifos, requested));
+        tokio::spawn(keep(fifos, requested, stays()));
         tokio::time::sleep(STARTS_WITHIN + Duration::from_secs(1)).await;
         assert!(request.is_closed());
         assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
         assert!(EarlyFifos(Some(request)).opened().await.stdout.is_none());
+    }
+
+    #[tokio::test]
+    async fn the_fifos_of_a_caller_that_is_gone_are_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = fifo(directory.path(), "stdout");
+        let (gone, is_gone) = oneshot::channel::<()>();
+        let caller_gone: CallerGone = Box::pin(async { drop(is_gone.await) });
+        let fifos = EarlyOpener::default().open(&on_stdout(&path), caller_gone);
+        let reader = tokio::task::spawn_blocking(move || {
+            // This waits until the FIFO is open for writing.
+            let mut reader = File::open(path).unwrap();
+            reader.read(&mut [0; 1]).unwrap()
+        });
+        drop(gone);
+        assert_eq!(reader.await.unwrap(), 0);
+        assert!(fifos.opened().await.stdout.is_none());
     }
 }

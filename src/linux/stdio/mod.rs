@@ -46,7 +46,7 @@ use tokio::sync::watch as state;
 use crate::reaper::Reaper;
 use crate::sys;
 
-pub use early::{EarlyFifos, EarlyOpener};
+pub use early::{CallerGone, EarlyFifos, EarlyOpener};
 pub use passage::Unread;
 pub use streams::{Streams, drain, open};
 pub use terminal::Size;

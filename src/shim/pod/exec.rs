@@ -36,9 +36,14 @@ impl Actor {
         if is_post_start {
             task.carryover.keep_post_start(call.spec.clone());
         }
-        // The caller starts this exec next, so the engine prepares for it now.
-        let init = task.handles.init();
-        let fifos = init.map(|init| init.prepare_for_exec(&call.paths));
+        // The caller starts this exec next, so the engine prepares for it now. If the caller's
+        // connection is closed before the Start, the caller has died and will start nothing.
+        let init = task.handles.init().cloned();
+        let fifos = init.map(|init| {
+            let caller_gone = Box::pin(self.node.connections.closed());
+            init.prepare_for_exec(&call.paths, caller_gone)
+        });
+        let task = self.task_mut(&call.id)?;
         let exec = Exec::new(call.spec, fifos.unwrap_or_default(), call.paths);
         task.execs.insert(call.exec_id.clone(), exec);
         self.node

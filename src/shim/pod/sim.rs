@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::events::{Event, Publish};
 use crate::node::Node;
 use usher_api as api;
@@ -66,6 +67,7 @@ impl SimNode {
             }),
             archive: Arc::new(self.archive.clone()),
             rules: Rules::default(),
+            connections: Connections::default(),
         }
     }
 

@@ -9,6 +9,8 @@ use futures_core::Stream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 
+use crate::connections::{Connection, Connections};
+
 /// Pause after a failed accept. The connection stays in the backlog, and an immediate retry would
 /// use a whole processor.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -21,6 +23,12 @@ pub(super) struct Callers {
     has_failed: bool,
 }
 
+/// The stream of connections to the task service. It counts each connection until that is closed.
+pub(super) struct CountedCallers {
+    callers: Callers,
+    connections: Connections,
+}
+
 impl Callers {
     pub(super) fn new(socket: UnixListener) -> Callers {
         Callers {
@@ -28,6 +36,23 @@ impl Callers {
             pause: None,
             has_failed: false,
         }
+    }
+
+    pub(super) fn counted(self, connections: Connections) -> CountedCallers {
+        CountedCallers {
+            callers: self,
+            connections,
+        }
+    }
+}
+
+impl Stream for CountedCallers {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let caller = ready!(Pin::new(&mut self.callers).poll_next(context));
+        let connections = &self.connections;
+        Poll::Ready(caller.map(|caller| caller.map(|stream| connections.open(stream))))
     }
 }
 

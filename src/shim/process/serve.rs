@@ -16,6 +16,7 @@ use ttrpc::r#async::Server;
 use ttrpc::r#async::transport::Listener;
 
 use crate::clock::SystemClock;
+use crate::connections::Connections;
 use crate::events::Publisher;
 use crate::node::Node;
 use crate::pod::Actor;
@@ -77,6 +78,7 @@ pub(crate) fn this_node(engine: Arc<dyn Engine>, publisher: Publisher) -> Node {
         clock: Arc::new(SystemClock),
         archive: Arc::new(NodeArchive),
         rules: Rules::default(),
+        connections: Connections::default(),
     }
 }
 
@@ -125,8 +127,10 @@ async fn serve_on(
     reaper
         .start()
         .map_err(ShimError::cannot("handle SIGCHLD"))?;
+    let connections = Connections::default();
     let node = Node {
         rules,
+        connections: connections.clone(),
         ..this_node(kind.engine(&flags.namespace, reaper), publisher.clone())
     };
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
@@ -148,7 +152,7 @@ async fn serve_on(
         services.insert(TASK_V2.to_owned(), v2);
     }
     let mut server = Server::new()
-        .add_listener(Listener::new(callers))
+        .add_listener(Listener::new(callers.counted(connections)))
         .register_service(services)
         .register_service(sandboxes);
     server.start().await.map_err(ShimError::NotServed)?;
