@@ -118,7 +118,8 @@ fn an_exec_that_is_deleted_before_its_start_ends_its_output() {
     }
 }
 
-/// If containerd dies between Exec and Start, its client waits for the end of the exec's output.
+/// If containerd dies between Exec and Start, its client waits for the end of the exec's output. The
+/// shim ends the output after ten seconds.
 #[test]
 fn an_exec_whose_callers_are_gone_before_its_start_ends_its_output() {
     let host = Containerd::start();

@@ -433,8 +433,8 @@ pub trait Init: fmt::Debug + Send + Sync {
     ) -> Result<(), EngineError>;
 
     /// Prepares for an exec that the caller has added, and whose output goes to `paths`. Never
-    /// waits. Does no harm if the exec is never started. When `caller_gone` completes before the
-    /// exec is started, the FIFOs are closed.
+    /// waits. Does no harm if the exec is never started. Some time after `caller_gone` has
+    /// completed, the FIFOs of an exec that is not started are closed.
     fn prepare_for_exec(&self, _paths: &Paths, _caller_gone: CallerGone) -> EarlyFifos {
         EarlyFifos::default()
     }

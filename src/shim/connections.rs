@@ -51,7 +51,7 @@ impl Connections {
         let mut connections = self.0.subscribe();
         async move {
             let all_closed = |open: &Open| open.numbers.range(..later).next().is_none();
-            // An error means that nothing can be opened or closed any more.
+            // The only error is that all senders are dropped, so no connection is open.
             let _ = connections.wait_for(all_closed).await;
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Paths;
 use super::address::Address;
@@ -37,11 +37,15 @@ pub struct EarlyOpener {
     threads: Threads,
 }
 
-/// Completes when the caller that wanted to start a process is gone.
+/// Time after which the FIFOs are closed once the caller is gone. A client of containerd can start
+/// the process through a restarted containerd, and then needs the output.
+const RESTARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Completes when all connections are closed that the caller of Exec could use for Start.
 ///
-/// If containerd dies between Exec and Start, its client's Start fails, and the client waits for
-/// the end of the output. With the FIFOs open, the client would wait until [`STARTS_WITHIN`] has
-/// passed.
+/// If containerd dies between Exec and Start, its client's Start usually fails, and the client
+/// waits for the end of the output. With the FIFOs open, the client would wait until
+/// [`STARTS_WITHIN`] has passed.
 pub type CallerGone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The FIFOs of one process, which are being opened. On drop, they are closed.
@@ -58,8 +62,8 @@ pub(super) struct Fifos {
 
 impl EarlyOpener {
     /// Starts to open the FIFOs of a process's output. Leaves out addresses that are no FIFOs, and
-    /// reports no error, because [`open`](super::open) opens what is missing. When `caller_gone`
-    /// completes before the process starts, the FIFOs are closed.
+    /// reports no error, because [`open`](super::open) opens what is missing. Some time after
+    /// `caller_gone` has completed, closes the FIFOs of a process that has not started.
     pub fn open(&self, paths: &Paths, caller_gone: CallerGone) -> EarlyFifos {
         let (stdout, stderr) = (path(&paths.stdout), path(&paths.stderr));
         // A terminal has one output.
@@ -94,7 +98,7 @@ impl Default for EarlyOpener {
 }
 
 /// Keeps FIFOs open until they are requested, but closes them if the process is deleted, or has not
-/// started in time, or if its caller is gone.
+/// started in time, or if its caller is gone for a while.
 async fn keep(
     opened: Fifos,
     requested: oneshot::Receiver<oneshot::Sender<Fifos>>,
@@ -103,15 +107,19 @@ async fn keep(
     if opened.stdout.is_none() && opened.stderr.is_none() {
         return;
     }
+    let abandoned = async {
+        caller_gone.await;
+        sleep(RESTARTS_WITHIN).await;
+    };
     tokio::select! {
-        // A Start that has come gets the FIFOs.
+        // If both are ready, the FIFOs go to the Start.
         biased;
         request = timeout(STARTS_WITHIN, requested) => {
             if let Ok(Ok(reply)) = request {
                 let _ = reply.send(opened);
             }
         }
-        () = caller_gone => {}
+        () = abandoned => {}
     }
 }
 
@@ -232,20 +240,19 @@ mod tests {
         assert!(EarlyFifos(Some(request)).opened().await.stdout.is_none());
     }
 
-    #[tokio::test]
-    async fn the_fifos_of_a_caller_that_is_gone_are_closed() {
+    #[tokio::test(start_paused = true)]
+    async fn the_fifos_of_a_caller_that_is_gone_are_closed_if_no_start_comes_soon() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
-        let (gone, is_gone) = oneshot::channel::<()>();
-        let caller_gone: CallerGone = Box::pin(async { drop(is_gone.await) });
-        let fifos = EarlyOpener::default().open(&on_stdout(&path), caller_gone);
-        let reader = tokio::task::spawn_blocking(move || {
-            // This waits until the FIFO is open for writing.
-            let mut reader = File::open(path).unwrap();
-            reader.read(&mut [0; 1]).unwrap()
-        });
-        drop(gone);
-        assert_eq!(reader.await.unwrap(), 0);
-        assert!(fifos.opened().await.stdout.is_none());
+        let fifos = EarlyOpener::default().open(&on_stdout(&path), stays());
+        let fifos = fifos.opened().await;
+        let mut reader = File::open(path).unwrap();
+        let (request, requested) = oneshot::channel();
+        tokio::spawn(keep(fifos, requested, Box::pin(std::future::ready(()))));
+        tokio::time::sleep(RESTARTS_WITHIN - Duration::from_secs(1)).await;
+        assert!(!request.is_closed());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
+        assert!(EarlyFifos(Some(request)).opened().await.stdout.is_none());
     }
 }

@@ -36,8 +36,8 @@ impl Actor {
         if is_post_start {
             task.carryover.keep_post_start(call.spec.clone());
         }
-        // The caller starts this exec next, so the engine prepares for it now. If the caller's
-        // connection is closed before the Start, the caller has died and will start nothing.
+        // The caller starts this exec next, so the engine prepares for it now. If all present
+        // connections are closed before the Start, probably no Start comes.
         let init = task.handles.init().cloned();
         let fifos = init.map(|init| {
             let caller_gone = Box::pin(self.node.connections.closed());
