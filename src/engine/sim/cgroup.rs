@@ -29,11 +29,16 @@ const PERIOD: u64 = 100_000;
 /// Delay of the kernel's notification of an OOM kill.
 const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
+/// Time after which systemd writes the values that it was told. It answers before.
+const APPLIED_AFTER: Duration = Duration::from_millis(20);
+
 /// The values of a pod's cgroup, and the notes with the values that are to be restored.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodValues {
     /// The value of each knob (a limit or weight). A missing value means no limit.
     values: BTreeMap<u8, u64>,
+    /// The values that systemd was told.
+    told: BTreeMap<u8, u64>,
     notes: BTreeMap<PathBuf, Vec<(Knob, u64)>>,
 }
 
@@ -190,11 +195,18 @@ fn index(knob: Knob) -> u8 {
 }
 
 impl SimEngine {
-    /// Sets a value of a pod's cgroup, as kubelet does.
+    /// Sets a value of a pod's cgroup, as kubelet does. kubelet also tells systemd.
     pub fn size_pod(&self, uid: &str, knob: Knob, value: u64) {
         let mut machine = self.lock();
         let pod = machine.pods.entry(uid.to_owned()).or_default();
         pod.values.insert(index(knob), value);
+        pod.told.insert(index(knob), value);
+    }
+
+    /// The value that systemd was told last, and would write again at a daemon-reload.
+    pub fn told_systemd(&self, uid: &str, knob: Knob) -> Option<u64> {
+        let machine = self.lock();
+        machine.pods.get(uid)?.told.get(&index(knob)).copied()
     }
 
     /// Current value of the setting `knob` in a pod's cgroup.
@@ -225,8 +237,10 @@ impl PodCgroup for SimPodCgroup {
     fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         let met = self.engine.lock().fault(EngineCall::WritePod, &self.uid);
         met.outcome.map_err(io::Error::other)?;
-        self.engine.size_pod(&self.uid, knob, value);
-        self.engine.lock().note(Happening::PodSized { knob, value });
+        let mut machine = self.engine.lock();
+        let pod = machine.pods.entry(self.uid.clone()).or_default();
+        pod.values.insert(index(knob), value);
+        machine.note(Happening::PodSized { knob, value });
         Ok(())
     }
 
@@ -236,7 +250,13 @@ impl PodCgroup for SimPodCgroup {
             .meet(EngineCall::LowerMemory, &self.uid, None)
             .await;
         met.map_err(io::Error::other)?;
-        self.write(Knob::Memory, bytes)
+        self.write(Knob::Memory, bytes)?;
+        if self.is_managed() {
+            // Meanwhile systemd may write another value.
+            let answered = self.engine.answer(EngineCall::LowerMemory, &self.uid);
+            answered.await;
+        }
+        Ok(())
     }
 
     fn overhead(&self, _: Knob, _: u64, _: &Allotment) -> u64 {
@@ -252,13 +272,25 @@ impl PodCgroup for SimPodCgroup {
     }
 
     fn is_managed(&self) -> bool {
-        false
+        self.engine.lock().has_systemd
     }
 
-    async fn notify_manager(&self, _: Vec<(Knob, u64)>) -> Result<(), EngineError> {
-        self.engine
-            .meet(EngineCall::TellManager, &self.uid, None)
-            .await
+    async fn notify_manager(&self, values: Vec<(Knob, u64)>) -> Result<(), EngineError> {
+        let met = self.engine.meet(EngineCall::TellManager, &self.uid, None);
+        met.await?;
+        let (engine, uid) = (self.engine.clone(), self.uid.clone());
+        if let Some(pod) = engine.lock().pods.get_mut(&uid) {
+            let values = values.into_iter();
+            pod.told
+                .extend(values.map(|(knob, value)| (index(knob), value)));
+        }
+        tokio::spawn(async move {
+            sleep(APPLIED_AFTER).await;
+            if let Some(pod) = engine.lock().pods.get_mut(&uid) {
+                pod.values.extend(pod.told.clone());
+            }
+        });
+        Ok(())
     }
 
     fn leave_note(&self, bundle: &Path, before: &[(Knob, u64)]) -> io::Result<()> {

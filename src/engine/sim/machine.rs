@@ -44,6 +44,8 @@ pub struct Machine {
     pub(super) happened: Arc<Notify>,
     /// True if the simulated kernel allows that OOM scores are lowered.
     pub may_lower_scores: bool,
+    /// True if systemd manages the cgroups of pods.
+    pub has_systemd: bool,
     serials: Serial,
     /// Containers whose program was executed at any time.
     executed: BTreeSet<String>,
@@ -203,6 +205,7 @@ impl Default for Machine {
             execs: BTreeMap::new(),
             happened: Arc::default(),
             may_lower_scores: true,
+            has_systemd: false,
             serials: 0,
             executed: BTreeSet::new(),
             free: Vec::new(),

@@ -145,13 +145,15 @@ impl Sizing {
         if !cgroup.is_managed() || self.is_notifying {
             return None;
         }
-        let news = self.settings.iter().filter(|s| s.notified != s.written);
-        let news: Vec<_> = news.map(|s| (s.knob, s.written)).collect();
+        let mut news = Vec::new();
+        for setting in &mut self.settings {
+            if let Some(value) = setting.news() {
+                setting.note_told(value);
+                news.push((setting.knob, value));
+            }
+        }
         if news.is_empty() {
             return None;
-        }
-        for setting in &mut self.settings {
-            setting.notified = setting.written;
         }
         self.is_notifying = true;
         Some(news)
@@ -312,7 +314,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
-        fake.sizing.settings[0].notified = 100;
+        fake.sizing.settings[0].note_told(100);
         fake.settle(Some(200));
         // At a daemon-reload systemd writes the values that it was last told.
         fake.set("memory.limit_in_bytes", 100);

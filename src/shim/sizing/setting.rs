@@ -10,6 +10,9 @@ use usher_engine::{Knob, PodCgroup};
 /// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;
 
+/// The kernel rounds a memory limit down to whole pages. A page has at most this many bytes.
+const PAGE: u64 = 64 << 10;
+
 /// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
 /// set.
 #[derive(Debug)]
@@ -26,8 +29,11 @@ pub(super) struct Setting {
     wanted: u64,
     /// The value that the kernel has stored for `wanted`, possibly rounded.
     pub written: u64,
-    /// The value that systemd was last told.
-    pub notified: u64,
+    /// The value that the shim last told systemd. At first the original value.
+    notified: u64,
+    /// True if another program has set a value since then. That program has probably told systemd
+    /// its value.
+    is_overruled: bool,
     /// True once a refusal was logged.
     pub is_refused: bool,
     lowering: Lowering,
@@ -70,6 +76,7 @@ impl Setting {
             wanted: found,
             written: found,
             notified: found,
+            is_overruled: false,
             is_refused: false,
             lowering: Lowering::Idle,
         })
@@ -101,6 +108,7 @@ impl Setting {
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
+            self.is_overruled = true;
             if !cgroup.is_managed() {
                 // A cgroup manager may write the value in `notified` again, so the check above
                 // ignores this value. This cgroup has no manager, so no value is ignored: any value
@@ -164,13 +172,31 @@ impl Setting {
 
     fn wrote(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
         self.wanted = value;
-        self.written = cgroup.read(self.knob).unwrap_or(value);
+        let stored = cgroup.read(self.knob).unwrap_or(value);
+        // Lowering a memory limit takes time, in which another program may have written a value.
+        // The next call of `settle` deals with that value.
+        let is_foreign = self.knob == Knob::Memory && stored.abs_diff(value) >= PAGE;
+        self.written = if is_foreign { value } else { stored };
         tracing::debug!(knob = ?self.knob, value, "changed a value of the pod's cgroup");
         Outcome::Done
     }
 
     pub fn is_being_lowered(&self) -> bool {
         matches!(self.lowering, Lowering::UnderWay { .. })
+    }
+
+    /// Returns the value that systemd has to be told, or `None`. While a memory limit is being
+    /// lowered, systemd is not told the former limit, because systemd might write it after the
+    /// kernel has the new one.
+    pub fn news(&self) -> Option<u64> {
+        let is_known = self.notified == self.written && !self.is_overruled;
+        (!is_known && !self.is_being_lowered()).then_some(self.written)
+    }
+
+    /// Notes that systemd is told this value.
+    pub fn note_told(&mut self, value: u64) {
+        self.notified = value;
+        self.is_overruled = false;
     }
 
     /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a

@@ -292,6 +292,46 @@ fn a_pod_is_lowered_after_its_container_and_raised_before_it() {
     });
 }
 
+/// systemd answers before it writes the values that it was told.
+#[test]
+fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
+    let ms = Duration::from_millis;
+    let mut script = Script::new(|call, _| match call {
+        EngineCall::LowerMemory => Fault::delay(Duration::from_millis(10)),
+        _ => Fault::none(),
+    });
+    script.answers_after = |call| match call {
+        EngineCall::LowerMemory => Duration::from_millis(20),
+        _ => Duration::ZERO,
+    };
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        node.engine.lock().has_systemd = true;
+        let told = || {
+            let told = node.engine.told_systemd(UID, Knob::Memory);
+            told.unwrap_or_default() >> 20
+        };
+        let kubelet_writes =
+            |mebibytes: u64| node.engine.size_pod(UID, Knob::Memory, mebibytes << 20);
+        size(&node, &pod).await;
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!((memory(&node), told()), (100, 100));
+        // The limit that was told before, a lower one, and one that kubelet interferes with.
+        for (of_kubelet, wanted, again_after) in
+            [(400, 100, None), (200, 50, None), (200, 60, Some(15))]
+        {
+            kubelet_writes(of_kubelet);
+            update(&pod, wanted).await.unwrap();
+            if let Some(after) = again_after {
+                tokio::time::sleep(ms(after)).await;
+                assert_eq!(memory(&node), wanted);
+                kubelet_writes(of_kubelet);
+            }
+            tokio::time::sleep(secs(1)).await;
+            assert_eq!((memory(&node), told()), (wanted, wanted));
+        }
+    });
+}
+
 #[test]
 fn an_update_that_waits_ends_with_its_task() {
     let script = Script::new(|call, _| match call {
