@@ -222,9 +222,11 @@ fn usher_stop_reports_a_kill_not_a_stop_signal_for_a_held_container() {
     pod_that(&host, "held", |pod| {
         container(pod, "web")["state"] == "held"
     });
-    let stopped = run(usher(&host, &["stop", "pod1"]), PATIENCE);
+    let stopped = run(usher(&host, &["stop", "pod1", "pod1"]), PATIENCE);
     assert!(stopped.ok(), "{stopped:?}");
     let said = stopped.out();
+    // A pod that is named twice is asked once.
+    assert_eq!(said.matches("to stop within").count(), 1, "{said}");
     assert!(!said.contains("is stopping"), "{said}");
     assert!(
         said.contains("killed: its program was not executed"),

@@ -121,7 +121,8 @@ impl Stop {
 }
 
 /// Finds the running pods that the arguments `pods` name. Returns the sockets of their shims, and
-/// true if each argument names a running pod. Prints an error for each other argument.
+/// true if each argument names a running pod. Prints an error for each other argument. A pod that
+/// is named twice is returned once.
 fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
     let mut sockets = Vec::new();
     for pod in pods {
@@ -133,6 +134,8 @@ fn find(node: &Node, pods: &[String]) -> (Vec<PathBuf>, bool) {
         }
     }
     let is_well = sockets.len() == pods.len();
+    sockets.sort();
+    sockets.dedup();
     (sockets, is_well)
 }
 

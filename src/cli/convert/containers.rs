@@ -1,5 +1,7 @@
 //! Conversion of single containers: fields become annotations.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use usher_core::judgement;
@@ -20,6 +22,8 @@ pub(super) struct Rewrite {
     pub(super) essential: Vec<String>,
     /// Sentences about fields that could not be converted, and other remarks.
     pub(super) notes: Vec<String>,
+    /// Keys of the annotations that the pod has already.
+    pub(super) existing: BTreeSet<String>,
 }
 
 /// The probe whose success tells the shim that a sidecar has started.
@@ -105,6 +109,8 @@ impl Rewrite {
         };
         match judgement::stop_signal(signal) {
             Ok(()) => self.annotate("stop-signal", name, signal),
+            // The shim uses the signal that the author has named.
+            Err(_) if self.existing.contains(&format!("stop-signal.usher/{name}")) => {}
             Err(why) => self.note(name, &why.to_string()),
         }
     }

@@ -58,7 +58,12 @@ pub(super) fn convert(pod: &mut Node, options: &Options) -> anyhow::Result<Vec<S
     );
     check_names(&cast)?;
 
-    let mut rewrite = Rewrite::default();
+    let existing = pod.at(&["metadata", "annotations"]).map(Node::fields);
+    let existing = existing.unwrap_or_default().iter();
+    let mut rewrite = Rewrite {
+        existing: existing.map(|(key, _)| key.clone()).collect(),
+        ..Rewrite::default()
+    };
     let lists = lists(&cast);
     if has_native_sidecars && !options.legacy {
         rewrite.notes.push(

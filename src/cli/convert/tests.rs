@@ -471,6 +471,10 @@ fn containers_that_the_shim_stops_get_their_stop_signal_as_an_annotation() {
     assert_eq!(print(&[pod]).unwrap().matches("stopSignal").count(), 5);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("k: its stopSignal SIGKILL"), "{notes:?}");
+    let author = "metadata: {annotations: {stop-signal.usher/k: SIGUSR2}}\n";
+    let (pod, notes) = converted(&format!("{author}{text}"), false);
+    let signal = annotation(&pod, "stop-signal.usher/k");
+    assert_eq!((signal, notes.len()), (Some("SIGUSR2"), 0), "{notes:?}");
     // The second warning is about the init container, which runs before the sidecar.
     let said = convert(&mut parse(&text).unwrap(), &options(false)).unwrap();
     assert_eq!(said.len(), 2);
