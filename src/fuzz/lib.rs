@@ -1,29 +1,29 @@
-//! Bounds and seeds of the fuzz targets: no input from outside causes a panic or a hang, or takes
-//! more memory than its size justifies.
+//! Runs fuzz targets with their seed files, and bounds their costs: no input from outside causes a
+//! panic or a hang, or takes more memory than its size justifies.
 //!
 //! A target is a function that takes any bytes. It stands beside the code that parses them, in the
 //! module `fuzz` of its crate. `scripts/fuzz` searches for failing inputs, with overflow checks.
-//! The tests of each crate run its targets with the seeds in `integration/fuzz/seeds`. An input
-//! that once failed is kept there, under a name that describes it.
+//! The tests of each crate run its targets with the seed files in `integration/fuzz/seeds`. An
+//! input that once failed is kept there, under a name that describes it.
 
 pub mod cost;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A target with its name, which is also the name of its directory of seeds. Two crates may each
-/// have a target of the same name; these targets get the same inputs.
+/// A target with its name, which is also the name of its directory of seed files. Two crates may
+/// each have a target of the same name; these targets get the same inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Runs each target with all its seeds.
+/// Runs each target with all its seed files.
 ///
 /// # Panics
 ///
-/// If a target fails or has no seeds.
+/// If a target fails or has no seed files.
 pub fn run_seeds(targets: &[Target]) {
     for (name, target) in targets {
         let inputs = entries(&directory().join("seeds").join(name));
-        assert!(!inputs.is_empty(), "{name} has no seeds");
+        assert!(!inputs.is_empty(), "{name} has no seed files");
         for path in inputs {
             println!("{}", path.display());
             target(&fs::read(path).expect("a seed"));

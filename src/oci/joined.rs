@@ -1,6 +1,6 @@
 //! Records of the containers that joined a pod, in the bundle of the pod's first container.
 //!
-//! Since 2.3, containerd runs no `start` for a container that joins a pod. Before 2.4.2, it then
+//! Since 2.3, containerd runs no `start` for a container that joins a pod. Before 2.4, it then
 //! runs no `delete` for such a container either: after the shim has died, containerd only removes
 //! the container's bundle (`loadShim` in `core/runtime/v2/shim_manager.go`). With these records,
 //! the `delete` of the pod's first container finds the others.

@@ -1,7 +1,7 @@
 //! The division of the grace period among the steps of a termination.
 //!
 //! The source is the KEP-753 draft, "Alternatives to kill the pod in the expected time". This
-//! module only does arithmetic: all times are counted from the start of the termination. The core
+//! module only does arithmetic: all times are counted from the start of the grace period. The core
 //! asks for the share of the current step, and `usher explain` asks for the worst case.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Budget {
     pub extension: Option<Duration>,
 }
 
-/// The deadlines of one step, measured from the start of the termination.
+/// The deadlines of one step, measured from the start of the grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Time of the stop signal for all remaining containers of the step. After it, no hook or defer

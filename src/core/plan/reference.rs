@@ -360,8 +360,8 @@ impl ContainerSetting {
                 "none".into(),
                 "Limits the time from the container's stop signal to SIGKILL. For a defer \
                  container, the setting limits the time from the container's start to its stop \
-                 signal, and SIGKILL follows two seconds after the stop signal. The setting can \
-                 only shorten the time that the pod's grace period allows.",
+                 signal, and SIGKILL follows at most two seconds later. The setting can only shorten \
+                 the time that the pod's grace period allows.",
                 "usher",
                 &[SIDECARS, ("grace-period.usher/proxy", "5s")],
             ),

@@ -1,7 +1,7 @@
 //! The maker: the process that makes a pod's sandbox, and then becomes the
-//! [holder](usher_linux::sys::holder) of its namespaces. The maker is the shim's own program in
-//! another mode. The shim cannot make the sandbox itself, because a process can only change its own
-//! namespaces.
+//! [holder](usher_linux::sys::holder) of its namespaces, unless bind mounts keep them. The maker is
+//! the shim's own program in another mode. The shim cannot make the sandbox itself, because a
+//! process can only change its own namespaces.
 //!
 //! The maker has one thread, and none of the shim's memory. While it works it has the shim's rights
 //! and access to the node's files. The holder has no rights and no access. The maker's work is

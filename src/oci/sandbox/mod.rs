@@ -1,4 +1,5 @@
-//! A pod's sandbox without a pause container: namespaces, held by a minimal process, and files.
+//! A pod's sandbox without a pause container: namespaces, held by a minimal process or by bind
+//! mounts, and files.
 //!
 //! Such a sandbox has no image, root file system or OCI runtime. containerd requests it with
 //! `sandboxer = "shim"` in its configuration (its Sandbox API).
@@ -7,7 +8,7 @@
 //! |---|---|
 //! | `config.rs` | reads and checks kubelet's configuration |
 //! | `files.rs` | hostname, hosts, resolv.conf and shared memory |
-//! | `maker.rs` | the maker process, which makes the sandbox and then holds its namespaces |
+//! | `maker.rs` | the maker process, which makes the sandbox and then usually holds its namespaces |
 //! | `making.rs` | starts the maker and waits for its answer |
 //! | `scope.rs` | the cgroup of maker and holder, if systemd makes the cgroups |
 //! | `init.rs` | the holder, as an init process |
