@@ -450,11 +450,19 @@ fn engine_calls_do_not_overlap(account: &Account<'_>) -> Verdict {
 }
 
 fn states_follow_calls(account: &Account<'_>) -> Verdict {
+    // A node can have many thousand calls, so the calls that matter here are sorted first.
+    let mut sorted: BTreeMap<(&str, &str), Vec<&Called>> = BTreeMap::new();
+    let matters = |called: &&Called| matches!(called.call, "Start" | "Pause");
+    for called in account.called.iter().filter(matters) {
+        if called.exec_id.is_empty() {
+            let key = (called.call, called.id.as_str());
+            sorted.entry(key).or_default().push(called);
+        }
+    }
     for (at, id, status) in &account.read {
-        let calls = |call: &'static str| {
-            account.called.iter().filter(move |called| {
-                called.call == call && called.id == *id && called.exec_id.is_empty()
-            })
+        let calls = |call| {
+            let calls = sorted.get(&(call, id.as_str()));
+            calls.into_iter().flatten().copied()
         };
         let ends = |called: &Called| called.at + called.took;
         // The outcome of a call that was cut off is unknown.
