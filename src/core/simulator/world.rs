@@ -254,7 +254,10 @@ impl World {
     fn begin_exec(&mut self, id: &ContainerId, exec: &Exec<'_>) -> Result<(), Refusal> {
         self.pod.handle_exec(self.now, id, exec)?;
         self.pod.handle_exec_start(id, exec.id)?;
-        self.pod.handle_exec_started(id, exec.id);
+        if !self.pod.handle_exec_started(id, exec.id) {
+            self.pod.handle_exec_over(self.now, id, exec.id, None);
+            return Ok(());
+        }
         if let Some(process) = self.processes.get_mut(id) {
             process.execs.push(exec.id.to_owned());
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use usher_core::lifecycle::Refusal;
+use usher_core::lifecycle::{ContainerId, Refusal};
 use usher_engine::EngineError;
 use usher_engine::Panicked;
 
@@ -47,6 +47,12 @@ impl CallError {
             exec_id => format!("process {exec_id} of task {id} does not exist"),
         };
         CallError::new(Kind::NotFound, message)
+    }
+
+    /// The error for the Start of an exec in a container that has exited.
+    pub fn task_is_stopped(id: &ContainerId, exec_id: &str) -> CallError {
+        let message = format!("exec {exec_id:?}: task {id} is stopped");
+        CallError::new(Kind::FailedPrecondition, message)
     }
 
     /// The error for a call to a process that has exited, for example Kill.

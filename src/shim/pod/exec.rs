@@ -119,12 +119,19 @@ impl Actor {
             streams,
         } = executed;
         let pid = process.pid();
-        let Some(exec) = self.exec_mut(id, exec_id) else {
+        if self.exec_mut(id, exec_id).is_none() {
             kill_exec_process(&process);
             return Err(CallError::not_found(id.as_str(), exec_id));
-        };
-        exec.set_started(Arc::clone(&process), streams);
-        self.core.handle_exec_started(id, exec_id);
+        }
+        if !self.core.handle_exec_started(id, exec_id) {
+            kill_exec_process(&process);
+            let error = CallError::task_is_stopped(id, exec_id);
+            self.fail_exec_start(id, exec_id, &error);
+            return Err(error);
+        }
+        if let Some(exec) = self.exec_mut(id, exec_id) {
+            exec.set_started(Arc::clone(&process), streams);
+        }
         if let Some(task) = self.tasks.get_mut(id) {
             task.score.note_newcomer();
         }

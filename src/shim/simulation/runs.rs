@@ -51,6 +51,7 @@ const SOUND: &str = "the simulation goes through";
 /// | a creation that hangs keeps the pod's cgroup small after its sandbox has died | seed 77531 | `lifecycle/tests/sizes.rs` |
 /// | an exec that is never started counts as a running postStart handler | seed 77030 | `lifecycle/tests/post_start.rs` |
 /// | the end of a restarted pod does not wait for defer containers that are not created again | seed 376 | `lifecycle/tests/decided_ends.rs` |
+/// | an exec is started after the exit of its container was published, and its own exit never is | seed 62244 | `pod::sim` |
 ///
 /// Bugs that the core's own simulated pods have found have their tests in
 /// `lifecycle/tests/found.rs` too.

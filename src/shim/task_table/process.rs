@@ -8,7 +8,7 @@ use usher_core::lifecycle::{ContainerId, OperationId};
 use usher_engine::{CancelToken, ExecOrder, Init, NewExec, Process as Executed};
 use usher_linux::stdio::{EarlyFifos, Paths, Streams, Unread};
 
-use crate::calls::{CallError, Exit, Kind, Reply, Waiting};
+use crate::calls::{CallError, Exit, Reply, Waiting};
 
 /// An exec: at first its command, later its process. The core knows the state of the exec.
 #[derive(Debug)]
@@ -91,12 +91,11 @@ impl Execution {
     ///
     /// # Errors
     ///
-    /// [`Kind::FailedPrecondition`] if the container has exited; the engine's error if the process
+    /// [`CallError::task_is_stopped`] if the container has exited; the engine's error if the process
     /// could not be executed.
     pub async fn run(self) -> Result<NewExec, CallError> {
         let Some(init) = self.init else {
-            let message = format!("exec {:?}: task {} is stopped", self.order.exec_id, self.id);
-            return Err(CallError::new(Kind::FailedPrecondition, message));
+            return Err(CallError::task_is_stopped(&self.id, &self.order.exec_id));
         };
         Ok(init.exec(self.order, &self.token).await?)
     }

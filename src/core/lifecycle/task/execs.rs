@@ -224,11 +224,19 @@ impl Pod {
         Ok(())
     }
 
-    /// Records that the process of an exec runs.
-    pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) {
-        self.with_container(id, |context| {
-            context.container.execs.set(exec_id, Exec::Running);
+    /// Records that the process of an exec runs. Returns false, and records nothing, if the
+    /// container's exit is published already. The start then counts as failed: the container may be
+    /// deleted before the exec's own exit could be published.
+    #[must_use]
+    pub fn handle_exec_started(&mut self, id: &ContainerId, exec_id: &str) -> bool {
+        let started = self.with_container(id, |context| {
+            let is_in_time = !context.container.state.is_published();
+            if is_in_time {
+                context.container.execs.set(exec_id, Exec::Running);
+            }
+            is_in_time
         });
+        started.unwrap_or(false)
     }
 
     /// Records that the wait for a reader of the exec's output is over: the client has read all of

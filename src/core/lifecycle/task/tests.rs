@@ -414,7 +414,8 @@ impl Fork {
             Effect::ReadExecOutput => self.pod.handle_exec_output_read(now, &id, "exec"),
             Effect::StartExec if is_well && matches!(self.init, Init::Parked | Init::Running) => {
                 self.exec = ExecState::Running;
-                self.pod.handle_exec_started(&id, "exec");
+                let is_in_time = self.pod.handle_exec_started(&id, "exec");
+                assert!(is_in_time, "the container runs");
             }
             Effect::StartExec => {
                 self.exec = ExecState::Published;

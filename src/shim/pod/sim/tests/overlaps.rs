@@ -332,6 +332,45 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
     });
 }
 
+/// An exec whose start is reported after the exit of its container was published.
+#[test]
+fn each_exec_that_was_started_has_an_exit_before_its_task_is_deleted() {
+    let mut script = Script::new(|call, _| match call {
+        EngineCall::Delete => Fault::delay(secs(2)),
+        _ => Fault::none(),
+    });
+    script.answers_after = |call| match call {
+        EngineCall::Exec => secs(5),
+        _ => Duration::ZERO,
+    };
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        create(&node, &pod, "proxy", Program::default()).await;
+        start(&pod, "proxy").await;
+        let key = ("proxy".to_owned(), "sh".to_owned());
+        // The output is read for longer than the task exists.
+        let program = Program {
+            is_read_for: Some(secs(3_600)),
+            ..Program::default()
+        };
+        node.engine.lock().execs.insert(key, program);
+        assert_eq!(exec(&pod, "proxy", "sh").await, Ok(()));
+        let started = pod.ask(|actor, reply| actor.start_exec("proxy", "sh", reply));
+        let ends = async {
+            tokio::time::sleep(secs(1)).await;
+            kill(&pod, "proxy", 9).await;
+            tokio::time::sleep(secs(3)).await;
+            delete(&pod, "proxy", "").await
+        };
+        let (started, deleted) = tokio::join!(started, ends);
+        assert!(deleted.is_ok(), "{deleted:?}");
+        let topics = node.topics();
+        let count = |topic| topics.iter().filter(|it| *it == topic).count();
+        let started_events = count("/tasks/exec-started");
+        assert_eq!(usize::from(started.is_ok()), started_events, "{topics:?}");
+        assert_eq!(count("/tasks/exit"), 1 + started_events, "{topics:?}");
+    });
+}
+
 #[test]
 fn an_update_that_waits_ends_with_its_task() {
     let script = Script::new(|call, _| match call {
