@@ -44,8 +44,7 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(10);
 /// Completes when all connections are closed that the caller of Exec could use for Start.
 ///
 /// If containerd dies between Exec and Start, its client's Start usually fails, and the client
-/// waits for the end of the output. With the FIFOs open, the client would wait until
-/// [`STARTS_WITHIN`] has passed.
+/// waits for the end of the output. With the FIFOs open, the client would wait for minutes.
 pub type CallerGone = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The FIFOs of one process, which are being opened. On drop, they are closed.
