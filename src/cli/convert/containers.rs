@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use usher_core::judgement;
 use usher_core::manifest::Container;
-use usher_core::plan::{RestartPolicy, Role, Word};
+use usher_core::plan::{ContainerSetting, RestartPolicy, Role, Word};
 
 use super::super::manifest::Node;
 use super::cast::is_native_sidecar;
@@ -110,7 +110,10 @@ impl Rewrite {
         match judgement::stop_signal(signal) {
             Ok(()) => self.annotate("stop-signal", name, signal),
             // The shim uses the signal that the author has named.
-            Err(_) if self.existing.contains(&format!("stop-signal.usher/{name}")) => {}
+            Err(_)
+                if self
+                    .existing
+                    .contains(&ContainerSetting::StopSignal.key(name)) => {}
             Err(why) => self.note(name, &why.to_string()),
         }
     }

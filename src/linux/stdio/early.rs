@@ -224,15 +224,21 @@ mod tests {
         assert!(opener.open(&paths, stays()).opened().await.stdout.is_some());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
+    /// Keeps an open FIFO for a process. Returns the reader of the FIFO and the way to request it.
+    async fn kept(caller_gone: CallerGone) -> (File, oneshot::Sender<oneshot::Sender<Fifos>>) {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "stdout");
         let fifos = EarlyOpener::default().open(&on_stdout(&path), stays());
         let fifos = fifos.opened().await;
-        let mut reader = File::open(path).unwrap();
+        let reader = File::open(path).unwrap();
         let (request, requested) = oneshot::channel();
-        tokio::spawn(keep(fifos, requested, stays()));
+        tokio::spawn(keep(fifos, requested, caller_gone));
+        (reader, request)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_fifos_of_a_process_that_never_starts_are_closed_after_a_while() {
+        let (mut reader, request) = kept(stays()).await;
         tokio::time::sleep(STARTS_WITHIN + Duration::from_secs(1)).await;
         assert!(request.is_closed());
         assert_eq!(reader.read(&mut [0; 1]).unwrap(), 0);
@@ -241,13 +247,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_fifos_of_a_caller_that_is_gone_are_closed_if_no_start_comes_soon() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = fifo(directory.path(), "stdout");
-        let fifos = EarlyOpener::default().open(&on_stdout(&path), stays());
-        let fifos = fifos.opened().await;
-        let mut reader = File::open(path).unwrap();
-        let (request, requested) = oneshot::channel();
-        tokio::spawn(keep(fifos, requested, Box::pin(std::future::ready(()))));
+        let (mut reader, request) = kept(Box::pin(std::future::ready(()))).await;
         tokio::time::sleep(RESTARTS_WITHIN - Duration::from_secs(1)).await;
         assert!(!request.is_closed());
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -127,12 +127,11 @@ async fn serve_on(
     reaper
         .start()
         .map_err(ShimError::cannot("handle SIGCHLD"))?;
-    let connections = Connections::default();
     let node = Node {
         rules,
-        connections: connections.clone(),
         ..this_node(kind.engine(&flags.namespace, reaper), publisher.clone())
     };
+    let callers = callers.counted(node.connections.clone());
     let (mut actor, pod) = Actor::new(&flags.namespace, node);
     // The shim was started for this container, whose Create follows.
     actor.announce(&flags.id);
@@ -152,7 +151,7 @@ async fn serve_on(
         services.insert(TASK_V2.to_owned(), v2);
     }
     let mut server = Server::new()
-        .add_listener(Listener::new(callers.counted(connections)))
+        .add_listener(Listener::new(callers))
         .register_service(services)
         .register_service(sandboxes);
     server.start().await.map_err(ShimError::NotServed)?;

@@ -145,13 +145,10 @@ impl Sizing {
         if !cgroup.is_managed() || self.is_notifying {
             return None;
         }
-        let mut news = Vec::new();
-        for setting in &mut self.settings {
-            if let Some(value) = setting.news() {
-                setting.note_told(value);
-                news.push((setting.knob, value));
-            }
-        }
+        let settings = self.settings.iter_mut();
+        let news: Vec<_> = settings
+            .filter_map(|setting| Some((setting.knob, setting.take_news()?)))
+            .collect();
         if news.is_empty() {
             return None;
         }
@@ -314,7 +311,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
-        fake.sizing.settings[0].note_told(100);
+        assert_eq!(fake.sizing.settings[0].take_news(), Some(100));
         fake.settle(Some(200));
         // At a daemon-reload systemd writes the values that it was last told.
         fake.set("memory.limit_in_bytes", 100);

@@ -185,18 +185,17 @@ impl Setting {
         matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
-    /// Returns the value that systemd has to be told, or `None`. While a memory limit is being
-    /// lowered, systemd is not told the former limit, because systemd might write it after the
-    /// kernel has the new one.
-    pub fn news(&self) -> Option<u64> {
+    /// Returns the value that systemd has to be told, and notes it as told. `None` if there is no
+    /// such value. While a memory limit is being lowered, systemd is not told the former limit,
+    /// because systemd might write it after the kernel has the new one.
+    pub fn take_news(&mut self) -> Option<u64> {
         let is_known = self.notified == self.written && !self.is_overruled;
-        (!is_known && !self.is_being_lowered()).then_some(self.written)
-    }
-
-    /// Notes that systemd is told this value.
-    pub fn note_told(&mut self, value: u64) {
-        self.notified = value;
+        if is_known || self.is_being_lowered() {
+            return None;
+        }
+        self.notified = self.written;
         self.is_overruled = false;
+        Some(self.written)
     }
 
     /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a
