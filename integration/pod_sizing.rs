@@ -310,20 +310,47 @@ fn systemctl(args: &[&str]) -> String {
 #[test]
 #[ignore = "systemd is not the first process: runs in the guest"]
 fn systemd_does_not_undo_the_size_of_a_slice() {
+    keeps_its_size_under_systemd(|_, _| {}, None);
+}
+
+/// systemd keeps a quota in hundredths of a CPU. kubelet writes a pod's exact quota into the cgroup
+/// after it has told systemd.
+#[test]
+#[ignore = "systemd is not the first process: runs in the guest"]
+fn a_quota_that_systemd_rounds_is_not_taken_for_a_resize() {
+    let limit = |pod: &PodCgroup<'_>, unit: &str| {
+        systemctl(&["set-property", "--runtime", unit, "CPUQuota=151%"]);
+        pod.limit_cpu(1505);
+    };
+    keeps_its_size_under_systemd(limit, Some(1510));
+}
+
+/// Runs a pod in a slice that systemd has made. `limit` sets the slice's original limits. At the
+/// end, the slice's CPU limit must be `original`, in thousandths of a CPU.
+#[track_caller]
+fn keeps_its_size_under_systemd(limit: impl Fn(&PodCgroup<'_>, &str), original: Option<u64>) {
     let host = Containerd::start();
     let name = host.namespace.replace('-', "_");
     let unit = format!("{name}-pod7c0f_11.slice");
     systemctl(&["start", &unit]);
     let pod = PodCgroup::at(&host, &format!("/{name}.slice/{unit}"));
+    limit(&pod, &unit);
     let in_scope = |id: &'static str| {
         let path = format!("{unit}:usher:{id}");
         move |config: &mut Value| {
-            limited(96, 105)(config);
+            limited(96, 101)(config);
+            // All containers together have a limit of 1.5 CPUs.
+            annotate(
+                config,
+                &[
+                    ("io.kubernetes.cri.sandbox-cpu-quota", "150000"),
+                    ("io.kubernetes.cri.sandbox-cpu-period", "100000"),
+                ],
+            );
             config["linux"]["cgroupsPath"] = json!(path);
         }
     };
     pod.run("setup", &["/bin/sh", "-c", &until("go")], in_scope("setup"));
-    // systemd rounds the quota to hundredths of a CPU.
     await_value("the quota", &Some(110), || pod.cpu_limit());
     await_memory(&pod, 96);
     let known = || systemctl(&["show", "--property=CPUQuotaPerSecUSec", &unit]);
@@ -337,11 +364,15 @@ fn systemd_does_not_undo_the_size_of_a_slice() {
     await_memory(&pod, 96);
     // When the last container has exited, the pod's slice gets its original size back.
     make(&host, "go");
-    await_value("all", &(None, None), || {
+    await_value("all", &(None, original), || {
         (pod.memory_limit(), pod.cpu_limit())
     });
-    let endless = "CPUQuotaPerSecUSec=infinity\n".to_owned();
-    await_value("systemd's quota", &endless, known);
+    let told = match original {
+        None => "infinity".to_owned(),
+        Some(millis) => format!("{:.6}s", millis as f64 / 1000.0),
+    };
+    let told = format!("CPUQuotaPerSecUSec={told}\n");
+    await_value("systemd's quota", &told, known);
     host.delete_all();
     systemctl(&["stop", &unit]);
 }

@@ -633,9 +633,9 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// The kernel's error.
     async fn lower_memory(&self, bytes: u64) -> io::Result<()>;
 
-    /// The pod's overhead, in the unit of `knob`: the value `found` for the whole pod, minus the
+    /// The pod's overhead, in the unit of `knob`: the current value for the whole pod, minus the
     /// total of its containers in `allotment`.
-    fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64;
+    fn overhead(&self, knob: Knob, allotment: &Allotment) -> u64;
 
     /// The CPU quota and the CPU weight that result from these limits and requests.
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)>;

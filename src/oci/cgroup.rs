@@ -116,8 +116,8 @@ impl PodCgroup for OciPodCgroup {
         lowered.await?
     }
 
-    fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
-        self.cgroup.overhead(knob, found, allotment)
+    fn overhead(&self, knob: Knob, allotment: &Allotment) -> u64 {
+        self.cgroup.overhead(knob, allotment)
     }
 
     fn cpu_values(&self, limits: &Limits, requests: &Requests) -> Option<(u64, u64)> {

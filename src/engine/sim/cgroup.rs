@@ -209,6 +209,13 @@ impl SimEngine {
         machine.pods.get(uid)?.told.get(&index(knob)).copied()
     }
 
+    /// systemd writes the values that it was told into a pod's cgroup, as at a daemon-reload.
+    pub fn reload_systemd(&self, uid: &str) {
+        if let Some(pod) = self.lock().pods.get_mut(uid) {
+            pod.values.extend(pod.told.clone());
+        }
+    }
+
     /// Current value of the setting `knob` in a pod's cgroup.
     pub fn pod_size(&self, uid: &str, knob: Knob) -> u64 {
         let machine = self.lock();
@@ -259,7 +266,7 @@ impl PodCgroup for SimPodCgroup {
         Ok(())
     }
 
-    fn overhead(&self, _: Knob, _: u64, _: &Allotment) -> u64 {
+    fn overhead(&self, _: Knob, _: &Allotment) -> u64 {
         0
     }
 
@@ -286,9 +293,7 @@ impl PodCgroup for SimPodCgroup {
         }
         tokio::spawn(async move {
             sleep(APPLIED_AFTER).await;
-            if let Some(pod) = engine.lock().pods.get_mut(&uid) {
-                pod.values.extend(pod.told.clone());
-            }
+            engine.reload_systemd(&uid);
         });
         Ok(())
     }

@@ -24,9 +24,6 @@ const LEAST_QUOTA: u64 = 1000;
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
 
-/// Unit of systemd's quotas: a hundredth of a CPU.
-const SYSTEMD_MILLIS: u64 = 10;
-
 /// Cgroup of a pod.
 #[derive(Debug)]
 pub struct PodCgroup {
@@ -103,24 +100,39 @@ impl PodCgroup {
         self.values.memory_usage()
     }
 
-    /// Reads a current value; `None` if the kernel has no such value.
+    /// Reads a current value; `None` if the kernel has no such value. If systemd has made the
+    /// cgroup, a CPU quota is rounded up to whole hundredths of a CPU.
     pub fn read(&self, knob: Knob) -> Option<u64> {
-        self.values.read(knob)
+        Some(self.rounded(knob, self.values.read(knob)?))
     }
 
-    /// Sets a value.
+    /// Sets a value. If systemd has made the cgroup, a CPU quota is rounded up to whole hundredths
+    /// of a CPU.
     ///
     /// # Errors
     ///
     /// The kernel's error.
     pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
-        self.values.write(knob, value)
+        self.values.write(knob, self.rounded(knob, value))
     }
 
-    /// Computes the pod's overhead, in the unit of `knob`: the value `found` for the whole pod,
-    /// minus the total of its containers in `allotment`. Returns 0 if the total is unknown, or if
-    /// `found` is unlimited.
-    pub fn overhead(&self, knob: Knob, found: u64, allotment: &Allotment) -> u64 {
+    /// systemd keeps a CPU quota in whole hundredths of a CPU. kubelet writes its own value into
+    /// the cgroup, and systemd may replace it by the rounded one at any time. If both count as the
+    /// same value, such a replacement is not taken for a resize.
+    fn rounded(&self, knob: Knob, value: u64) -> u64 {
+        let period = self.unit().and_then(|_| self.values.period());
+        match (knob, value, period) {
+            (_, UNLIMITED, _) | (Knob::Memory | Knob::CpuWeight, ..) | (.., None) => value,
+            (Knob::CpuQuota, _, Some(period)) => {
+                percent(value, period).saturating_mul(period) / 100
+            }
+        }
+    }
+
+    /// Computes the pod's overhead, in the unit of `knob`: the current value for the whole pod,
+    /// minus the total of its containers in `allotment`. Returns 0 if one of them is unknown, or if
+    /// the current value is unlimited.
+    pub fn overhead(&self, knob: Knob, allotment: &Allotment) -> u64 {
         let allotted = match (knob, self.values.is_v2) {
             (Knob::Memory, _) => allotment.memory,
             (Knob::CpuQuota, _) => allotment.quota.zip(self.values.period()).and_then(
@@ -133,9 +145,10 @@ impl PodCgroup {
             (Knob::CpuWeight, false) => allotment.shares,
             (Knob::CpuWeight, true) => allotment.shares.map(weight),
         };
-        match (found, allotted) {
-            (UNLIMITED, _) | (_, None) => 0,
-            (found, Some(allotted)) => found.saturating_sub(allotted),
+        // `PodCgroup::read` would round the value up.
+        match (self.values.read(knob), allotted) {
+            (None | Some(UNLIMITED), _) | (_, None) => 0,
+            (Some(found), Some(allotted)) => found.saturating_sub(allotted),
         }
     }
 
@@ -158,12 +171,6 @@ impl PodCgroup {
         let quota = match limits.cpu {
             Limit::Unlimited | Limit::Of(Millicores(0)) => UNLIMITED,
             Limit::Of(Millicores(millis)) => {
-                let millis = match self.unit() {
-                    Some(_) => millis
-                        .div_ceil(SYSTEMD_MILLIS)
-                        .saturating_mul(SYSTEMD_MILLIS),
-                    None => millis,
-                };
                 let quota = millis.saturating_mul(self.values.period()?).div_ceil(1000);
                 quota.max(LEAST_QUOTA).max(self.values.largest_child())
             }
@@ -192,8 +199,7 @@ impl PodCgroup {
             (Knob::CpuWeight, false) => format!("CPUShares={amount}"),
             (Knob::CpuQuota, _) if value == UNLIMITED => "CPUQuota=".to_owned(),
             (Knob::CpuQuota, _) => {
-                let percent = value.saturating_mul(100).div_ceil(self.values.period()?);
-                format!("CPUQuota={percent}%")
+                format!("CPUQuota={}%", percent(value, self.values.period()?))
             }
         })
     }
@@ -222,6 +228,11 @@ impl Note {
         let (unit, property) = self.systemd.as_ref()?;
         Some((unit, property))
     }
+}
+
+/// Converts a quota, which is more than 0, to hundredths of a CPU. Rounds up.
+fn percent(quota: u64, period: u64) -> u64 {
+    quota.saturating_mul(100).div_ceil(period)
 }
 
 /// True if the directory's name is kubelet's name for the cgroup of the pod with this UID, under

@@ -20,6 +20,14 @@ pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
 /// process of the OCI runtime waits in the container. This process was measured to need 2 MiB.
 const HELD_BYTES: u64 = 4 << 20;
 
+/// While the wanted size is the same, the shim does not adjust the limit to changes of the pod's
+/// other memory that are smaller than this. The kernel's counts are inexact by 256 KiB for each CPU.
+const OTHERS_TOLERANCE: u64 = 4 << 20;
+
+/// After this many failures in a row, the shim stops telling systemd the values until the wanted
+/// size changes.
+const FAILURES_AT_MOST: u32 = 8;
+
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unsettled {
@@ -34,10 +42,25 @@ struct Unsettled {
 #[derive(Debug)]
 struct Sizing {
     settings: Vec<Setting>,
-    /// True while systemd is being told the values.
-    is_notifying: bool,
+    /// The size that was last wanted. `None` before the first; `Some(None)` for the original
+    /// values.
+    last: Option<Option<PodSize>>,
+    /// Bytes of the pod's other memory in the limit of that size.
+    others: u64,
+    telling: Telling,
+    /// Failures in a row.
+    failures: u32,
     /// The bundle with the note of the original values. `None` if there is no note.
     notes: Option<PathBuf>,
+}
+
+/// Progress of telling systemd the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    Idle,
+    UnderWay,
+    /// The last attempt failed. The next one follows a pause.
+    Failed,
 }
 
 impl Sizing {
@@ -48,7 +71,10 @@ impl Sizing {
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
         Sizing {
             settings: settings.collect(),
-            is_notifying: false,
+            last: None,
+            others: 0,
+            telling: Telling::Idle,
+            failures: 0,
             notes: None,
         }
     }
@@ -66,15 +92,17 @@ impl Sizing {
         wanted: Option<&PodSize>,
         charged: u64,
     ) -> Unsettled {
-        let usage = cgroup.memory_usage().unwrap_or_default();
-        let others = usage.saturating_sub(charged);
+        let others = self.note_wanted(cgroup, wanted, charged);
         let cpu = wanted.and_then(|wanted| {
             let size = &wanted.size;
             cgroup.cpu_values(&size.limits, &size.requests)
         });
         let asked = |asked: &Requests| Some(cgroup.cpu_values(&Size::UNLIMITED.limits, asked)?.1);
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
-        let mut left = Unsettled::default();
+        let mut left = Unsettled {
+            is_due: self.telling == Telling::Failed && self.failures < FAILURES_AT_MOST,
+            ..Unsettled::default()
+        };
         for setting in &mut self.settings {
             // The shim lowers the CPU weight only if the requests of all containers account for the
             // whole weight of the pod. The limits need no such check: in their sums, a container
@@ -97,6 +125,24 @@ impl Sizing {
             }
         }
         left
+    }
+
+    /// Notes the wanted size. Returns the bytes of memory that are charged to the pod, but to none
+    /// of its containers.
+    fn note_wanted(
+        &mut self,
+        cgroup: &dyn PodCgroup,
+        wanted: Option<&PodSize>,
+        charged: u64,
+    ) -> u64 {
+        let usage = cgroup.memory_usage().unwrap_or_default();
+        let others = usage.saturating_sub(charged);
+        let is_same = self.last.as_ref().map(Option::as_ref) == Some(wanted);
+        if !is_same || others.abs_diff(self.others) >= OTHERS_TOLERANCE {
+            self.others = others;
+        }
+        self.last = Some(wanted.cloned());
+        self.others
     }
 
     /// Handles the outcome of lowering [memory](Unsettled::memory). The caller then calls
@@ -138,11 +184,11 @@ impl Sizing {
         }
     }
 
-    /// Returns the values that the caller now has to pass to systemd, and records them as passed.
-    /// Returns `None` if there are none, if earlier values are still being passed, or if systemd
-    /// does not manage the cgroup.
+    /// Returns the values that the caller now has to pass to systemd. The caller then calls
+    /// [`Sizing::note_told`]. Returns `None` if there are none, if earlier values are still being
+    /// passed, if the last attempt failed, or if systemd does not manage the cgroup.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
-        if !cgroup.is_managed() || self.is_notifying {
+        if !cgroup.is_managed() || self.telling != Telling::Idle {
             return None;
         }
         let settings = self.settings.iter_mut();
@@ -152,8 +198,32 @@ impl Sizing {
         if news.is_empty() {
             return None;
         }
-        self.is_notifying = true;
+        self.telling = Telling::UnderWay;
         Some(news)
+    }
+
+    /// Notes whether systemd has confirmed the values that it was told.
+    pub fn note_told(&mut self, is_confirmed: bool) {
+        for setting in &mut self.settings {
+            setting.note_told(is_confirmed);
+        }
+        (self.telling, self.failures) = match is_confirmed {
+            true => (Telling::Idle, 0),
+            false => (Telling::Failed, self.failures.saturating_add(1)),
+        };
+    }
+
+    /// After a failure, lets [`Sizing::news`] return values again, unless there were too many
+    /// failures in a row.
+    pub fn retry_telling(&mut self) {
+        if self.telling == Telling::Failed && self.failures < FAILURES_AT_MOST {
+            self.telling = Telling::Idle;
+        }
+    }
+
+    /// Forgets earlier failures to tell systemd the values.
+    pub fn forget_failures(&mut self) {
+        self.failures = 0;
     }
 }
 
@@ -222,7 +292,16 @@ mod tests {
 
     impl Fake {
         fn new() -> Fake {
-            let directory = tempfile::tempdir().unwrap();
+            Fake::in_directory(tempfile::tempdir().unwrap())
+        }
+
+        /// With the name of a cgroup that systemd has made.
+        fn managed() -> Fake {
+            let directory = tempfile::Builder::new().suffix(".slice").tempdir();
+            Fake::in_directory(directory.unwrap())
+        }
+
+        fn in_directory(directory: tempfile::TempDir) -> Fake {
             let cgroup = in_directory(directory.path());
             let limit = directory.path().join("memory.limit_in_bytes");
             fs::write(limit, CEILING.to_string()).unwrap();
@@ -257,6 +336,13 @@ mod tests {
             let left = self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage);
             assert_eq!(left.memory, None, "it is not tried again at once");
             left.is_due
+        }
+
+        /// Tells systemd the values, if there are news. Returns them.
+        fn tell_systemd(&mut self, is_confirmed: bool) -> Option<Vec<(Knob, u64)>> {
+            let news = self.sizing.news(&*self.cgroup)?;
+            self.sizing.note_told(is_confirmed);
+            Some(news)
         }
 
         fn take_notes(&mut self, note_bundle: &Path) {
@@ -307,18 +393,125 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_systemd_was_told_is_not_taken_for_another_programs() {
+    fn a_limit_that_another_program_writes_while_it_is_lowered_stays() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
+        let wanted = of(Limit::Of(Bytes(100)), 0);
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
+        assert_eq!(left.memory, Some(100));
+        // The limit is lowered, then the usage rises, and kubelet writes a higher limit.
+        fake.set("memory.usage_in_bytes", 95);
+        fake.set("memory.limit_in_bytes", 2 * CEILING);
+        fake.sizing.finish_lowering(&*fake.cgroup, Ok(()));
+        assert_eq!(fake.limit(), 2 * CEILING);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 2 * CEILING);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_lowered_is_tried_again_later() {
+        let mut fake = Fake::new();
+        fake.set("memory.usage_in_bytes", 1);
+        let wanted = of(Limit::Of(Bytes(100)), 0);
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
+        assert_eq!(left.memory, Some(100));
+        let refused = io::Error::from(io::ErrorKind::PermissionDenied);
+        fake.sizing.finish_lowering(&*fake.cgroup, Err(refused));
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
+        assert_eq!((left.memory, left.is_due), (None, true));
+    }
+
+    #[test]
+    fn a_small_change_of_the_pods_other_memory_changes_no_limit() {
+        let mut fake = Fake::new();
+        let limit = 100 << 20;
+        let mut with_others = |limit, others: u64| {
+            fake.set("memory.usage_in_bytes", others);
+            let wanted = of(Limit::Of(Bytes(limit)), 0);
+            let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 0);
+            if let Some(bytes) = left.memory {
+                let lowered = fake.cgroup.write(Knob::Memory, bytes);
+                fake.sizing.finish_lowering(&*fake.cgroup, lowered);
+            }
+            fake.limit()
+        };
+        assert_eq!(with_others(limit, 2 << 20), limit + (2 << 20));
+        assert_eq!(with_others(limit, 5 << 20), limit + (2 << 20));
+        assert_eq!(with_others(limit, 6 << 20), limit + (6 << 20));
+        // With another size, the limit is exact.
+        assert_eq!(with_others(2 * limit, 7 << 20), 2 * limit + (7 << 20));
+    }
+
+    #[test]
+    fn a_value_that_systemd_was_told_is_not_taken_for_another_programs() {
+        let mut fake = Fake::managed();
+        fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
-        assert_eq!(fake.sizing.settings[0].take_news(), Some(100));
+        assert_eq!(fake.tell_systemd(true), Some(vec![(Knob::Memory, 100)]));
         fake.settle(Some(200));
         // At a daemon-reload systemd writes the values that it was last told.
         fake.set("memory.limit_in_bytes", 100);
         fake.settle(Some(300));
         assert_eq!(fake.limit(), 300);
-        fake.settle(None);
+        // systemd may know this value or the former one.
+        assert_eq!(fake.tell_systemd(false), Some(vec![(Knob::Memory, 300)]));
+        for written in [100, 300] {
+            fake.set("memory.limit_in_bytes", written);
+            assert!(fake.settle(Some(400)), "systemd is to be told later");
+            assert_eq!(fake.limit(), 400);
+        }
+        assert_eq!(fake.tell_systemd(true), None);
+        fake.sizing.retry_telling();
+        assert_eq!(fake.tell_systemd(true), Some(vec![(Knob::Memory, 400)]));
+        assert!(!fake.settle(None));
         assert_eq!(fake.limit(), CEILING);
+    }
+
+    #[test]
+    fn systemd_is_not_told_for_ever() {
+        let mut fake = Fake::managed();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        let attempts = |fake: &mut Fake| {
+            let told = |_: &usize| {
+                fake.sizing.retry_telling();
+                fake.tell_systemd(false).is_some()
+            };
+            (0..100).take_while(told).count()
+        };
+        assert_eq!(attempts(&mut fake), FAILURES_AT_MOST as usize);
+        assert!(!fake.settle(Some(100)));
+        fake.sizing.forget_failures();
+        assert_eq!(attempts(&mut fake), FAILURES_AT_MOST as usize);
+    }
+
+    /// systemd keeps a quota in hundredths of a CPU, and writes it when it wants.
+    #[test]
+    fn a_quota_that_systemd_has_rounded_is_not_taken_for_another_programs() {
+        let mut fake = Fake::managed();
+        fake.set("cpu.cfs_period_us", 100_000);
+        fake.set("cpu.cfs_quota_us", 42_500);
+        let allotment = Allotment {
+            quota: Some((42_000, 100_000)),
+            ..Allotment::default()
+        };
+        fake.sizing = Sizing::new(&*fake.cgroup, &allotment);
+        fake.set("cpu.cfs_quota_us", 43_000);
+        for (millis, expected) in [(Some(353), 36_000), (Some(20), 3000), (None, 43_000)] {
+            let wanted = millis.map(|millis| {
+                let mut wanted = of(Limit::Unlimited, 0);
+                wanted.size.limits.cpu = Limit::Of(Millicores(millis));
+                wanted
+            });
+            for is_news in [true, false] {
+                fake.sizing.settle(&*fake.cgroup, wanted.as_ref(), 0);
+                assert_eq!(fake.cgroup.read(Knob::CpuQuota), Some(expected));
+                let news = fake.tell_systemd(true);
+                let quota = news.map(|news| news[0].1);
+                assert_eq!(quota, is_news.then_some(expected));
+                fake.set("cpu.cfs_quota_us", expected);
+            }
+        }
     }
 
     #[test]

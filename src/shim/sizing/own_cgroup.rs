@@ -21,9 +21,6 @@ pub(crate) struct OwnCgroup {
     cgroup: Arc<dyn PodCgroup>,
     /// The cgroup's values; `None` if the shim may not size the cgroup.
     sizing: Option<Sizing>,
-    /// The size that was last applied. `None` before the first; `Some(None)` for the original
-    /// values.
-    last: Option<Option<PodSize>>,
     /// Pause before the next retry.
     try_again_after: Duration,
     /// True if a retry is scheduled.
@@ -55,7 +52,6 @@ impl OwnCgroup {
         OwnCgroup {
             sizing: allotment.map(|allotment| Sizing::new(&*cgroup, allotment)),
             cgroup,
-            last: None,
             try_again_after: TRY_AGAIN_AFTER,
             is_retry_scheduled: false,
             has_logged_refusal: false,
@@ -70,7 +66,8 @@ impl OwnCgroup {
 
     /// True if the shim sizes the cgroup, and the size that was last applied is not `wanted`.
     pub fn is_outdated(&self, wanted: impl FnOnce() -> Option<PodSize>) -> bool {
-        self.sizing.is_some() && self.last.as_ref() != Some(&wanted())
+        let last = self.sizing.as_ref().map(|sizing| sizing.last.as_ref());
+        last.is_some_and(|last| last != Some(&wanted()))
     }
 
     pub fn is_lowering_memory(&self) -> bool {
@@ -91,7 +88,6 @@ impl OwnCgroup {
         let left = sizing.settle(&*self.cgroup, wanted.as_ref(), charged);
         sizing.take_notes(&*self.cgroup, note_bundle);
         let news = sizing.news(&*self.cgroup);
-        self.last = Some(wanted);
         let retries = left.is_due && !self.is_retry_scheduled;
         Some(SizeWork {
             cgroup: Arc::clone(&self.cgroup),
@@ -104,6 +100,9 @@ impl OwnCgroup {
     /// Makes the pause before the next retry short again, because the wanted size has changed.
     pub fn reset_pause(&mut self) {
         self.try_again_after = TRY_AGAIN_AFTER;
+        if let Some(sizing) = &mut self.sizing {
+            sizing.forget_failures();
+        }
     }
 
     fn schedule_retry(&mut self) -> Duration {
@@ -117,6 +116,9 @@ impl OwnCgroup {
     /// again.
     pub fn begin_retry(&mut self) {
         self.is_retry_scheduled = false;
+        if let Some(sizing) = &mut self.sizing {
+            sizing.retry_telling();
+        }
     }
 
     /// Notes the outcome of lowering the memory limit. The caller then calls [`OwnCgroup::settle`]
@@ -133,7 +135,7 @@ impl OwnCgroup {
         let Some(sizing) = &mut self.sizing else {
             return;
         };
-        sizing.is_notifying = false;
+        sizing.note_told(notified.is_ok());
         if let Err(error) = notified
             && !std::mem::replace(&mut self.has_logged_refusal, true)
         {

@@ -13,6 +13,10 @@ const TENTHS_AT_MOST: u128 = 9;
 /// The kernel rounds a memory limit down to whole pages. A page has at most this many bytes.
 const PAGE: u64 = 64 << 10;
 
+/// At most this many unconfirmed values are remembered. The shim tells systemd a value again at the
+/// latest after a minute, so more values would need minutes in which each attempt fails.
+const UNCONFIRMED_AT_MOST: usize = 8;
+
 /// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
 /// set.
 #[derive(Debug)]
@@ -29,14 +33,33 @@ pub(super) struct Setting {
     wanted: u64,
     /// The value that the kernel has stored for `wanted`, possibly rounded.
     pub written: u64,
-    /// The value that the shim last told systemd. At first the original value.
-    notified: u64,
-    /// True if another program has set a value since then. That program has probably told systemd
-    /// its value.
+    told: Told,
+    /// True if another program has set a value since the shim told systemd a value. That program
+    /// has probably told systemd its value.
     is_overruled: bool,
     /// True once a refusal was logged.
     pub is_refused: bool,
     lowering: Lowering,
+}
+
+/// The values that systemd may write into the cgroup at any time, for example at a daemon-reload.
+/// They were told by the shim, so they are not another program's values.
+#[derive(Debug)]
+struct Told {
+    /// The value that systemd confirmed last. At first the original value.
+    confirmed: u64,
+    /// The value that systemd is being told.
+    under_way: Option<u64>,
+    /// Values told since the confirmed one, of which systemd may know nothing.
+    unconfirmed: Vec<u64>,
+}
+
+impl Told {
+    fn includes(&self, value: u64) -> bool {
+        self.confirmed == value
+            || self.under_way == Some(value)
+            || self.unconfirmed.contains(&value)
+    }
 }
 
 /// Progress of lowering a memory limit.
@@ -72,10 +95,14 @@ impl Setting {
         Some(Setting {
             knob,
             ceiling: found,
-            overhead: cgroup.overhead(knob, found, allotment),
+            overhead: cgroup.overhead(knob, allotment),
             wanted: found,
             written: found,
-            notified: found,
+            told: Told {
+                confirmed: found,
+                under_way: None,
+                unconfirmed: Vec::new(),
+            },
             is_overruled: false,
             is_refused: false,
             lowering: Lowering::Idle,
@@ -103,17 +130,17 @@ impl Setting {
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };
-        if now != self.written && now != self.notified {
+        if now != self.written && !self.told.includes(now) {
             // Another program has given the pod a new value, which is the new ceiling.
             self.ceiling = now;
             self.wanted = now;
             self.written = now;
             self.is_overruled = true;
             if !cgroup.is_managed() {
-                // A cgroup manager may write the value in `notified` again, so the check above
-                // ignores this value. This cgroup has no manager, so no value is ignored: any value
-                // that another program writes is a new ceiling.
-                self.notified = now;
+                // A cgroup manager may write the value in `told` again, so the check above ignores
+                // this value. This cgroup has no manager, so no value is ignored: any value that
+                // another program writes is a new ceiling.
+                self.told.confirmed = now;
             }
         }
         let value = value.saturating_add(self.overhead).min(self.ceiling);
@@ -145,7 +172,7 @@ impl Setting {
     /// if the new limit is in force, or if the cgroup is gone. Returns [`Outcome::Later`] if the
     /// kernel could not free the memory. Also returns it if the memory usage has risen too close to
     /// the new limit meanwhile: only then, the former limit is restored. Returns
-    /// [`Outcome::Refused`] for any other error.
+    /// [`Outcome::Refused`] for any other error; the next call of `settle` does not lower the limit.
     pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;
@@ -155,7 +182,16 @@ impl Setting {
             Err(error) if is_gone(&error) => return Outcome::Done,
             // cgroup v1 could not free enough memory.
             Err(error) if is(&error, Errno::EBUSY) => return self.failed_to_lower(),
-            Err(error) => return Outcome::Refused(error),
+            Err(error) => {
+                self.lowering = Lowering::Failed;
+                return Outcome::Refused(error);
+            }
+        }
+        let now = cgroup.read(self.knob);
+        if now.is_some_and(|now| now.abs_diff(to) >= PAGE) {
+            // Another program has written a value since. The next call of `settle` deals with that
+            // value.
+            return Outcome::Done;
         }
         if !leaves_room(cgroup, to) && cgroup.write(self.knob, from).is_ok() {
             // Memory usage has risen during the lowering, so the former limit was restored.
@@ -185,17 +221,37 @@ impl Setting {
         matches!(self.lowering, Lowering::UnderWay { .. })
     }
 
-    /// Returns the value that systemd has to be told, and notes it as told. `None` if there is no
-    /// such value. While a memory limit is being lowered, systemd is not told the former limit,
-    /// because systemd might write it after the kernel has the new one.
+    /// Returns the value that systemd has to be told, and notes that it is being told. The caller
+    /// then calls [`Setting::note_told`]. `None` if there is no such value. While a memory limit is
+    /// being lowered, systemd is not told the former limit, because systemd might write it after the
+    /// kernel has the new one.
     pub fn take_news(&mut self) -> Option<u64> {
-        let is_known = self.notified == self.written && !self.is_overruled;
+        let is_known = self.told.confirmed == self.written
+            && self.told.unconfirmed.is_empty()
+            && !self.is_overruled;
         if is_known || self.is_being_lowered() {
             return None;
         }
-        self.notified = self.written;
         self.is_overruled = false;
+        self.told.under_way = Some(self.written);
         Some(self.written)
+    }
+
+    /// Notes whether systemd has confirmed the value that it was told, if it was told one. If it has
+    /// not, it may know the value or not.
+    pub fn note_told(&mut self, is_confirmed: bool) {
+        let Some(value) = self.told.under_way.take() else {
+            return;
+        };
+        let unconfirmed = &mut self.told.unconfirmed;
+        if is_confirmed {
+            self.told.confirmed = value;
+            unconfirmed.clear();
+        } else if !unconfirmed.contains(&value) {
+            unconfirmed.push(value);
+            let surplus = unconfirmed.len().saturating_sub(UNCONFIRMED_AT_MOST);
+            unconfirmed.drain(..surplus);
+        }
     }
 
     /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a

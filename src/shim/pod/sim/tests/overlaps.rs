@@ -332,6 +332,32 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
     });
 }
 
+/// systemctl fails, so systemd still has the former limit and writes it at a daemon-reload.
+#[test]
+fn systemd_is_told_a_size_again_after_a_failure() {
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::TellManager, 3..=5) => Fault::failure(secs(1), "connection refused"),
+        _ => Fault::none(),
+    });
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        node.engine.lock().has_systemd = true;
+        let told = || {
+            let told = node.engine.told_systemd(UID, Knob::Memory);
+            told.unwrap_or_default() >> 20
+        };
+        size(&node, &pod).await;
+        tokio::time::sleep(secs(1)).await;
+        update(&pod, 200).await.unwrap();
+        tokio::time::sleep(secs(2)).await;
+        assert_eq!((memory(&node), told()), (200, 100));
+        node.engine.reload_systemd(UID);
+        update(&pod, 300).await.unwrap();
+        assert_eq!(memory(&node), 300);
+        tokio::time::sleep(secs(30)).await;
+        assert_eq!((memory(&node), told()), (300, 300));
+    });
+}
+
 /// An exec whose start is reported after the exit of its container was published.
 #[test]
 fn each_exec_that_was_started_has_an_exit_before_its_task_is_deleted() {
