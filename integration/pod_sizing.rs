@@ -336,14 +336,14 @@ fn keeps_its_size_under_systemd(limit: impl Fn(&PodCgroup<'_>, &str), original: 
     let pod = PodCgroup::at(&host, &format!("/{name}.slice/{unit}"));
     limit(&pod, &unit);
     let in_scope = |id: &'static str| {
-        let path = format!("{unit}:usher:{id}");
+        let path = format!("{unit}:{name}:{id}");
         move |config: &mut Value| {
             limited(96, 101)(config);
-            // All containers together have a limit of 1.5 CPUs.
+            // The limit of all containers together, in microseconds.
             annotate(
                 config,
                 &[
-                    ("io.kubernetes.cri.sandbox-cpu-quota", "150000"),
+                    ("io.kubernetes.cri.sandbox-cpu-quota", "150500"),
                     ("io.kubernetes.cri.sandbox-cpu-period", "100000"),
                 ],
             );

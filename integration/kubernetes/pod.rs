@@ -392,9 +392,20 @@ impl<'a> Case<'a> {
     /// resized.
     #[track_caller]
     pub fn resize(&self, name: &str, container: &str, resources: &Value) {
-        let change =
-            json!({ "spec": { "containers": [{ "name": container, "resources": resources }] } });
-        let change = change.to_string();
+        let container = json!({ "name": container, "resources": resources });
+        self.patch_size(name, &json!({ "containers": [container] }));
+    }
+
+    /// KEP-5419: changes the resources that a running pod has of its own. Does not wait until the
+    /// pod is resized.
+    #[track_caller]
+    pub fn resize_pod(&self, name: &str, resources: &Value) {
+        self.patch_size(name, &json!({ "resources": resources }));
+    }
+
+    #[track_caller]
+    fn patch_size(&self, name: &str, spec: &Value) {
+        let change = json!({ "spec": spec }).to_string();
         self.kubectl(&[
             "patch",
             "pod",

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::cgroups::{properties, read, reload_systemd};
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, PATIENCE, pauseless};
 use crate::harness::poll;
-use crate::pod::{Case, Pod, ready_probe, status_of, with, witness};
+use crate::pod::{Case, Pod, ready_probe, restarts, status_of, with, witness};
 
 const MI: u64 = 1 << 20;
 
@@ -115,6 +115,55 @@ pub fn a_pods_own_resources_are_kept(case: &Case) {
     ] {
         assert_eq!(read(case, &ushered, v1, v2), read(case, &plain, v1, v2));
     }
+}
+
+/// KEP-5419: kubelet resizes a pod that has resources of its own.
+///
+/// The pod `kept` has an annotation, so that usher does not change its cgroup. In the pod `sized`,
+/// the limits of the containers add up to more than the pod's own limits at first, and to less
+/// after the resize. containerd reports a resize only to the shim of a pod without a pause
+/// container. Under a pause container, the shim adjusts the cgroup at the next event of the pod.
+pub fn a_pods_own_resources_are_resized_in_place(case: &Case) {
+    let of_pod = |millis, mebibytes| {
+        let limits = amounts(millis, mebibytes);
+        json!({ "requests": amounts(200, 96), "limits": limits })
+    };
+    let container = |name, millis, mebibytes| {
+        let limits = amounts(millis, mebibytes);
+        let resources = json!({ "requests": amounts(50, 16), "limits": limits });
+        with(witness(name, &[]), json!({ "resources": resources }))
+    };
+    let pod = |name| {
+        Pod::new(name)
+            .annotation("usher/sidecars", "proxy")
+            .annotation("usher/apps", "app")
+            .container(container("proxy", 300, 80))
+            .container(container("app", 400, 96))
+            .spec("resources", of_pod(600, 160))
+    };
+    case.create(&pod("kept").annotation("usher/cgroup-sizing", "Off"));
+    case.create(&pod("sized"));
+    let pods = ["kept", "sized"].map(|name| case.await_ready(name));
+    for (name, before) in ["kept", "sized"].into_iter().zip(&pods) {
+        await_size(case, before, 600, 160);
+        case.resize_pod(name, &of_pod(900, 256));
+        let pod = case.await_pod(name, "resized", |pod| {
+            pod["status"]["resources"]["limits"]["memory"] == "256Mi"
+        });
+        for container in ["proxy", "app"] {
+            assert_eq!(restarts(&pod, container), 0, "{}", case.diagnosis());
+        }
+    }
+    let [kept, sized] = &pods;
+    await_size(case, kept, 900, 256);
+    if pauseless().is_some() {
+        await_size(case, sized, 700, 176);
+    }
+    let record = case.record();
+    assert!(
+        !record.has("proxy", "signal") && !record.has("app", "signal"),
+        "{record}"
+    );
 }
 
 /// A pod whose init container exits before the sidecar and the app start. So the pod never needs

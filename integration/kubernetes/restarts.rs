@@ -238,6 +238,44 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
     }
 }
 
+/// KEP-5307, with usher's annotation that repeats the rule: the app's first exit does not complete
+/// the pod's run. So the app starts again beside its sidecar, and the defer containers run after
+/// the app's second exit.
+pub fn an_app_restarted_by_a_rule_that_usher_knows_keeps_its_sidecar(case: &Case) {
+    let app = app_under_a_rule("Restart", "witness app --run-for 1s");
+    let pod = Pod::new("pod")
+        .annotation("usher/sidecars", "proxy")
+        .annotation("usher/apps", "app")
+        .annotation("usher/pre-exit", "flush")
+        .annotation("usher/restart-policy", "Never")
+        .annotation("caller-restarts.usher/app", "42")
+        .probed("proxy")
+        .container(witness(
+            "proxy",
+            &["--ready-after", "200ms", "--exit", "143"],
+        ))
+        .container(app)
+        .container(witness("flush", &["--run-for", "500ms"]))
+        .spec("restartPolicy", "Never");
+    case.create(&pod);
+    case.await_ready("pod");
+    case.touch("go");
+    let pod = case.await_phase("pod", "Succeeded");
+    let record = case.record();
+    assert_eq!(
+        starts(&record),
+        ["proxy", "app", "app", "flush"],
+        "{record}"
+    );
+    let last = |name: &str, what: &str| record.all(name, what).last().map(|event| event.at_ns);
+    assert!(last("app", "exit") < last("flush", "start"), "{record}");
+    record.assert_before(("flush", "exit"), ("proxy", "signal"));
+    assert_eq!(restarts(&pod, "app"), 1, "{}", case.diagnosis());
+    for name in ["proxy", "app", "flush"] {
+        assert_eq!(exit_code(&pod, name), Some(0), "{}", case.diagnosis());
+    }
+}
+
 /// KEP-753: "It should restart the containers in the right order after the node reboot".
 pub fn a_node_that_lost_power_starts_its_pods_in_order(case: &Case) {
     run(case);
