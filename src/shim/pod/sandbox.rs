@@ -56,17 +56,17 @@ impl Actor {
         }
     }
 
-    /// Sizes the pod's cgroup again, because kubelet resized the pod: the values that kubelet has
-    /// written are the new upper bounds of the shim's values. Fails if this shim has never had a
-    /// sandbox `id`.
+    /// Sizes the pod's cgroup again, because kubelet resizes the pod: the values that kubelet writes
+    /// are the new upper bounds of the shim's values. Fails if this shim has never had a sandbox
+    /// `id`.
     pub fn sandbox_resized(&mut self, id: &str, reply: Reply<()>) {
         let answer = match (self.task(id), self.ended_sandbox(id)) {
             (Err(error), None) => Err(error),
             _ => Ok(()),
         };
         if answer.is_ok() {
-            tracing::info!(sandbox = id, "the pod was resized");
-            self.settle_new_size();
+            tracing::info!(sandbox = id, "the pod is resized");
+            self.settle_resize();
         }
         let _ = reply.send(answer);
     }

@@ -42,9 +42,18 @@ impl Actor {
     }
 
     /// Gives the pod's cgroup the size that the core wants now, even if that size is unchanged,
-    /// because kubelet may have written other values. If a value cannot be set yet, the next retry
-    /// comes soon.
-    pub(super) fn settle_new_size(&mut self) {
+    /// because kubelet resizes the pod. Does so several times, because kubelet may write other
+    /// values afterwards.
+    pub(super) fn settle_resize(&mut self) {
+        if let Some(cgroup) = &mut self.pod_cgroup {
+            cgroup.note_resize();
+        }
+        self.settle_new_size();
+    }
+
+    /// Gives the pod's cgroup the size that the core wants now. If a value cannot be set yet, the
+    /// next retry comes soon.
+    fn settle_new_size(&mut self) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             cgroup.reset_pause();
         }

@@ -81,7 +81,7 @@ impl Actor {
             task.carryover.keep_resources(resources);
         }
         self.core.handle_updated(self.now(), id, outcome.is_ok());
-        self.settle_new_size();
+        self.settle_resize();
         let _ = reply.send(outcome.map(drop).map_err(CallError::unknown));
     }
 

@@ -1,4 +1,4 @@
-//! The method `UpdateSandbox`: containerd 2.4 and later calls it when kubelet has resized a pod.
+//! The method `UpdateSandbox`: containerd 2.4 and later calls it when kubelet resizes a pod.
 //! The crate with containerd's protocol does not have the method yet.
 
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ impl MethodHandler for UpdateSandbox {
 }
 
 impl Sandboxes {
-    /// Handles a resize of the pod. Ignores the values in the request, and reads the pod's cgroup,
-    /// to which kubelet has written the new values.
+    /// Handles a resize of the pod. Ignores the values in the request, and reads the pod's cgroup, to
+    /// which kubelet writes the new values after this call.
     pub(super) async fn update_sandbox(
         &self,
         _: &TtrpcContext,

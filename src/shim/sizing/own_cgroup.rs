@@ -15,6 +15,12 @@ use super::Sizing;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
+/// After a resize, the shim looks this often whether kubelet has written new values: after 1 s, and
+/// twice more after pauses that each are twice as long. When kubelet grows a pod, it tells the
+/// runtime first and writes the pod's values then. When kubelet shrinks a pod, it first updates the
+/// containers (`doPodResizeAction` in kubelet's `kuberuntime_manager.go`).
+const LOOKS_AFTER_RESIZE: u32 = 3;
+
 /// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
 #[derive(Debug)]
 pub(crate) struct OwnCgroup {
@@ -25,6 +31,8 @@ pub(crate) struct OwnCgroup {
     try_again_after: Duration,
     /// True if a retry is scheduled.
     is_retry_scheduled: bool,
+    /// Further looks at the values that follow the last resize.
+    looks_left: u32,
     /// True once it was logged that systemd refuses the values.
     has_logged_refusal: bool,
 }
@@ -54,6 +62,7 @@ impl OwnCgroup {
             cgroup,
             try_again_after: TRY_AGAIN_AFTER,
             is_retry_scheduled: false,
+            looks_left: 0,
             has_logged_refusal: false,
         }
     }
@@ -88,13 +97,19 @@ impl OwnCgroup {
         let left = sizing.settle(&*self.cgroup, wanted.as_ref(), charged);
         sizing.take_notes(&*self.cgroup, note_bundle);
         let news = sizing.news(&*self.cgroup);
-        let retries = left.is_due && !self.is_retry_scheduled;
+        let is_due = left.is_due || self.looks_left > 0;
+        let retries = is_due && !self.is_retry_scheduled;
         Some(SizeWork {
             cgroup: Arc::clone(&self.cgroup),
             retry_after: retries.then(|| self.schedule_retry()),
             memory: left.memory,
             news,
         })
+    }
+
+    /// Notes that kubelet resizes the pod. The caller then calls [`OwnCgroup::settle`].
+    pub fn note_resize(&mut self) {
+        self.looks_left = LOOKS_AFTER_RESIZE;
     }
 
     /// Makes the pause before the next retry short again, because the wanted size has changed.
@@ -116,6 +131,7 @@ impl OwnCgroup {
     /// again.
     pub fn begin_retry(&mut self) {
         self.is_retry_scheduled = false;
+        self.looks_left = self.looks_left.saturating_sub(1);
         if let Some(sizing) = &mut self.sizing {
             sizing.retry_telling();
         }

@@ -332,6 +332,22 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
     });
 }
 
+/// kubelet may write the pod's own values after it has updated a container.
+#[test]
+fn a_pod_has_its_size_although_kubelet_writes_its_own_afterwards() {
+    on_a_node_with(SimEngine::default(), async |node, pod| {
+        sized(&node, &pod).await;
+        for (after, of_kubelet) in [(0, 800), (2, 600), (5, 400)] {
+            update(&pod, 150).await.unwrap();
+            assert_eq!(memory(&node), 150);
+            tokio::time::sleep(secs(after)).await;
+            node.engine.size_pod(UID, Knob::Memory, of_kubelet << 20);
+            tokio::time::sleep(secs(5)).await;
+            assert_eq!(memory(&node), 150);
+        }
+    });
+}
+
 /// systemctl fails, so systemd still has the former limit and writes it at a daemon-reload.
 #[test]
 fn systemd_is_told_a_size_again_after_a_failure() {
