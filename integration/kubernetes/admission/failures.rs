@@ -168,17 +168,23 @@ pub fn taken(webhook: &Webhook) -> BTreeMap<String, usize> {
     taken
 }
 
+/// Requests a pod that only the webhook refuses, so its refusal shows that it answers.
+#[track_caller]
+pub fn assert_answers(webhook: &Webhook) {
+    assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
+}
+
 /// Waits until each replica serves a new certificate. Meanwhile every request must be answered.
 pub fn await_renewal(webhook: &Webhook, before: &BTreeMap<String, usize>) {
     let is_renewed = || {
-        assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
+        assert_answers(webhook);
         let now = taken(webhook);
         let has_another = |(pod, times): (&String, &usize)| now.get(pod) > Some(times);
         before.iter().all(has_another).then_some(())
     };
     assert!(poll(SEEN_WITHIN, is_renewed).is_some(), "{}", webhook.log());
     for _ in 0..10 {
-        assert!(webhook.refuses(&wrong()), "{}", webhook.diagnosis());
+        assert_answers(webhook);
     }
 }
 

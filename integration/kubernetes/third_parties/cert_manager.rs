@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::admission::{NAME, Webhook, await_renewal, kustomized, taken};
+use crate::admission::{NAME, Webhook, assert_answers, await_renewal, kustomized, taken};
 use crate::cluster::{Cluster, PATIENCE};
 use crate::harness::poll;
 use crate::pod::Case;
@@ -100,7 +100,7 @@ fn objects() -> Vec<Value> {
     ]
 }
 
-/// Requests a new certificate, as `cmctl renew` does.
+/// Requests a new certificate, as `cmctl renew` does. Meanwhile the webhook must answer every request.
 fn renew(webhook: &Webhook, certificate: &str) {
     let of = |webhook: &Webhook| {
         let words = ["get", "certificate", certificate, "--output", "json"];
@@ -123,7 +123,10 @@ fn renew(webhook: &Webhook, certificate: &str) {
         "--type=json",
     ];
     webhook.kubectl(&[&words[..], &["--patch", &issuing.to_string()]].concat());
-    let is_renewed = || (of(webhook) > before).then_some(());
+    let is_renewed = || {
+        assert_answers(webhook);
+        (of(webhook) > before).then_some(())
+    };
     assert!(
         poll(PATIENCE, is_renewed).is_some(),
         "{certificate} is not renewed"
@@ -142,8 +145,9 @@ pub fn certificates_are_issued_and_renewed_while_pods_are_created(case: &Case) {
     assert_eq!(before.len(), 2, "{}", webhook.log());
     renew(&webhook, NAME);
     await_renewal(&webhook, &before);
-    // Renew the authority's certificate with the same key. Then let the authority sign another
-    // certificate for the webhook.
+    // Renew the authority's certificate. Then let the authority sign another certificate for the
+    // webhook. In between, the replicas serve a certificate that the former authority has signed. The
+    // API server trusts it only because both authorities have the same key.
     let before = taken(&webhook);
     renew(&webhook, &format!("{NAME}-authority"));
     renew(&webhook, NAME);
