@@ -95,12 +95,13 @@ fn of_waiting(
             return warnings;
         }
         Held::AtOnce if !later.is_empty() => {
-            let reads = match container.readiness_probe {
-                None => "it is held and reads Ready before it runs",
-                Some(_) => "it is held and reads Running before it runs",
+            let (reads, or) = match container.readiness_probe {
+                None => ("Ready", ", or a readiness probe"),
+                Some(_) => ("Running", ""),
             };
             warnings.push(format!(
-                "is listed before {names}: {reads}; expected it behind them"
+                "is listed before {names}: it is held and reads {reads} before it runs; \
+                 expected it behind them{or}"
             ));
             String::new()
         }
