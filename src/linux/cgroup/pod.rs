@@ -2,7 +2,8 @@
 //!
 //! This cgroup is the parent of the containers' cgroups. The shim changes the cgroup only if the
 //! cgroup's name shows that it belongs to this pod alone. The values that kubelet has set are the
-//! ceiling: the shim never writes a higher value.
+//! ceiling: the shim never writes a higher value, except that it rounds a CPU quota up as systemd
+//! does.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -116,9 +117,9 @@ impl PodCgroup {
         self.values.write(knob, self.rounded(knob, value))
     }
 
-    /// systemd keeps a CPU quota in whole hundredths of a CPU. kubelet writes its own value into
-    /// the cgroup, and systemd may replace it by the rounded one at any time. If both count as the
-    /// same value, such a replacement is not taken for a resize.
+    /// systemd keeps a CPU quota in whole hundredths of a CPU. kubelet writes its own value into the
+    /// cgroup, and systemd may replace it by the rounded value at any time. Here both count as the
+    /// same value, so that the shim does not take the replacement for a resize.
     fn rounded(&self, knob: Knob, value: u64) -> u64 {
         let period = self.unit().and_then(|_| self.values.period());
         match (knob, value, period) {

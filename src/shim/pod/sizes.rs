@@ -51,8 +51,8 @@ impl Actor {
         self.settle_new_size();
     }
 
-    /// Gives the pod's cgroup the size that the core wants now. If a value cannot be set yet, the
-    /// next retry comes soon.
+    /// Gives the pod's cgroup the size that the core wants now. If a value cannot be set yet, tries
+    /// again after the shortest pause.
     fn settle_new_size(&mut self) {
         if let Some(cgroup) = &mut self.pod_cgroup {
             cgroup.reset_pause();
@@ -85,9 +85,12 @@ impl Actor {
             memory,
             news,
         } = work;
-        if let Some(after) = retry_after {
-            self.spawn(infallible(sleep(after)), |actor, _| {
-                actor.note_size_work(OwnCgroup::begin_retry)
+        if let Some((after, id)) = retry_after {
+            self.spawn(infallible(sleep(after)), move |actor, _| {
+                let cgroup = actor.pod_cgroup.as_mut();
+                if cgroup.is_some_and(|cgroup| cgroup.begin_retry(id)) {
+                    actor.settle_size_now();
+                }
             });
         }
         if let Some(bytes) = memory {

@@ -20,14 +20,6 @@ pub(crate) use own_cgroup::{OwnCgroup, SizeWork};
 /// process of the OCI runtime waits in the container. This process was measured to need 2 MiB.
 const HELD_BYTES: u64 = 4 << 20;
 
-/// While the wanted size is the same, the shim does not adjust the limit to changes of the pod's
-/// other memory that are smaller than this. The kernel's counts are inexact by 256 KiB for each CPU.
-const OTHERS_TOLERANCE: u64 = 4 << 20;
-
-/// After this many failures in a row, the shim stops telling systemd the values until the wanted
-/// size changes.
-const FAILURES_AT_MOST: u32 = 8;
-
 /// The work that is left before a wanted size is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unsettled {
@@ -42,14 +34,10 @@ struct Unsettled {
 #[derive(Debug)]
 struct Sizing {
     settings: Vec<Setting>,
-    /// The size that was last wanted. `None` before the first; `Some(None)` for the original
-    /// values.
-    last: Option<Option<PodSize>>,
-    /// Bytes of the pod's other memory in the limit of that size.
-    others: u64,
+    /// Bytes of memory that were charged to the pod, but to none of its containers, when they were
+    /// last measured. `None` if the next call of `settle` has to measure them.
+    others: Option<u64>,
     telling: Telling,
-    /// Failures in a row.
-    failures: u32,
     /// The bundle with the note of the original values. `None` if there is no note.
     notes: Option<PathBuf>,
 }
@@ -71,10 +59,8 @@ impl Sizing {
         let settings = knobs.filter_map(|knob| Setting::found(knob, cgroup, allotment));
         Sizing {
             settings: settings.collect(),
-            last: None,
-            others: 0,
+            others: None,
             telling: Telling::Idle,
-            failures: 0,
             notes: None,
         }
     }
@@ -92,7 +78,10 @@ impl Sizing {
         wanted: Option<&PodSize>,
         charged: u64,
     ) -> Unsettled {
-        let others = self.note_wanted(cgroup, wanted, charged);
+        let others = *self.others.get_or_insert_with(|| {
+            let usage = cgroup.memory_usage().unwrap_or_default();
+            usage.saturating_sub(charged)
+        });
         let cpu = wanted.and_then(|wanted| {
             let size = &wanted.size;
             cgroup.cpu_values(&size.limits, &size.requests)
@@ -100,7 +89,7 @@ impl Sizing {
         let asked = |asked: &Requests| Some(cgroup.cpu_values(&Size::UNLIMITED.limits, asked)?.1);
         let asked = wanted.and_then(|wanted| wanted.asked.as_ref().and_then(asked));
         let mut left = Unsettled {
-            is_due: self.telling == Telling::Failed && self.failures < FAILURES_AT_MOST,
+            is_due: self.telling == Telling::Failed,
             ..Unsettled::default()
         };
         for setting in &mut self.settings {
@@ -125,24 +114,6 @@ impl Sizing {
             }
         }
         left
-    }
-
-    /// Notes the wanted size. Returns the bytes of memory that are charged to the pod, but to none
-    /// of its containers.
-    fn note_wanted(
-        &mut self,
-        cgroup: &dyn PodCgroup,
-        wanted: Option<&PodSize>,
-        charged: u64,
-    ) -> u64 {
-        let usage = cgroup.memory_usage().unwrap_or_default();
-        let others = usage.saturating_sub(charged);
-        let is_same = self.last.as_ref().map(Option::as_ref) == Some(wanted);
-        if !is_same || others.abs_diff(self.others) >= OTHERS_TOLERANCE {
-            self.others = others;
-        }
-        self.last = Some(wanted.cloned());
-        self.others
     }
 
     /// Handles the outcome of lowering [memory](Unsettled::memory). The caller then calls
@@ -186,9 +157,12 @@ impl Sizing {
 
     /// Returns the values that the caller now has to pass to systemd. The caller then calls
     /// [`Sizing::note_told`]. Returns `None` if there are none, if earlier values are still being
-    /// passed, if the last attempt failed, or if systemd does not manage the cgroup.
+    /// passed, if the last attempt failed, or if systemd does not manage the cgroup. Also returns
+    /// `None` while the memory limit is being lowered: whatever systemd is told, it writes all
+    /// values of the cgroup again, so it might write the former limit after the kernel has the new
+    /// one.
     pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
-        if !cgroup.is_managed() || self.telling != Telling::Idle {
+        if !cgroup.is_managed() || self.telling != Telling::Idle || self.is_lowering() {
             return None;
         }
         let settings = self.settings.iter_mut();
@@ -207,23 +181,24 @@ impl Sizing {
         for setting in &mut self.settings {
             setting.note_told(is_confirmed);
         }
-        (self.telling, self.failures) = match is_confirmed {
-            true => (Telling::Idle, 0),
-            false => (Telling::Failed, self.failures.saturating_add(1)),
+        self.telling = match is_confirmed {
+            true => Telling::Idle,
+            false => Telling::Failed,
         };
     }
 
-    /// After a failure, lets [`Sizing::news`] return values again, unless there were too many
-    /// failures in a row.
+    /// After a failure, lets [`Sizing::news`] return values again.
     pub fn retry_telling(&mut self) {
-        if self.telling == Telling::Failed && self.failures < FAILURES_AT_MOST {
+        if self.telling == Telling::Failed {
             self.telling = Telling::Idle;
         }
     }
 
-    /// Forgets earlier failures to tell systemd the values.
-    pub fn forget_failures(&mut self) {
-        self.failures = 0;
+    /// Lets the next call of [`Sizing::settle`] measure the pod's other memory again. Without this
+    /// call, the memory counts as unchanged. Otherwise each change of a value would be followed by a
+    /// further one, because the memory always changes a little.
+    pub fn measure_again(&mut self) {
+        self.others = None;
     }
 }
 
@@ -422,12 +397,14 @@ mod tests {
     }
 
     #[test]
-    fn a_small_change_of_the_pods_other_memory_changes_no_limit() {
+    fn a_change_of_the_pods_other_memory_counts_when_it_is_measured_again() {
         let mut fake = Fake::new();
-        let limit = 100 << 20;
-        let mut with_others = |limit, others: u64| {
+        let mut with_others = |others: u64, is_measured: bool| {
+            if is_measured {
+                fake.sizing.measure_again();
+            }
             fake.set("memory.usage_in_bytes", others);
-            let wanted = of(Limit::Of(Bytes(limit)), 0);
+            let wanted = of(Limit::Of(Bytes(1000)), 0);
             let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 0);
             if let Some(bytes) = left.memory {
                 let lowered = fake.cgroup.write(Knob::Memory, bytes);
@@ -435,11 +412,9 @@ mod tests {
             }
             fake.limit()
         };
-        assert_eq!(with_others(limit, 2 << 20), limit + (2 << 20));
-        assert_eq!(with_others(limit, 5 << 20), limit + (2 << 20));
-        assert_eq!(with_others(limit, 6 << 20), limit + (6 << 20));
-        // With another size, the limit is exact.
-        assert_eq!(with_others(2 * limit, 7 << 20), 2 * limit + (7 << 20));
+        assert_eq!(with_others(20, false), 1020);
+        assert_eq!(with_others(50, false), 1020);
+        assert_eq!(with_others(50, true), 1050);
     }
 
     #[test]
@@ -468,21 +443,48 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_not_told_for_ever() {
+    fn systemd_is_told_the_value_in_force() {
         let mut fake = Fake::managed();
         fake.set("memory.usage_in_bytes", 1);
         fake.settle(Some(100));
-        let attempts = |fake: &mut Fake| {
-            let told = |_: &usize| {
-                fake.sizing.retry_telling();
-                fake.tell_systemd(false).is_some()
-            };
-            (0..100).take_while(told).count()
-        };
-        assert_eq!(attempts(&mut fake), FAILURES_AT_MOST as usize);
-        assert!(!fake.settle(Some(100)));
-        fake.sizing.forget_failures();
-        assert_eq!(attempts(&mut fake), FAILURES_AT_MOST as usize);
+        assert_eq!(fake.tell_systemd(false), Some(vec![(Knob::Memory, 100)]));
+        // systemd, which was not told, writes the original value.
+        fake.set("memory.limit_in_bytes", CEILING);
+        fake.settle(None);
+        fake.sizing.retry_telling();
+        let told = fake.tell_systemd(true);
+        assert_eq!(told, Some(vec![(Knob::Memory, CEILING)]));
+    }
+
+    #[test]
+    fn a_former_value_is_a_new_ceiling_if_another_program_wrote_in_between() {
+        let mut fake = Fake::managed();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.settle(Some(100));
+        fake.tell_systemd(false);
+        fake.set("memory.limit_in_bytes", 50);
+        fake.settle(Some(70));
+        fake.set("memory.limit_in_bytes", CEILING);
+        fake.settle(Some(200));
+        assert_eq!(fake.limit(), 200);
+    }
+
+    #[test]
+    fn systemd_is_told_nothing_while_the_memory_limit_is_lowered() {
+        let mut fake = Fake::managed();
+        fake.set("memory.usage_in_bytes", 1);
+        fake.set("cpu.cfs_period_us", 100_000);
+        fake.set("cpu.cfs_quota_us", 50_000);
+        fake.sizing = Sizing::new(&*fake.cgroup, &Allotment::default());
+        let mut wanted = of(Limit::Of(Bytes(100)), 0);
+        wanted.size.limits.cpu = Limit::Of(Millicores(200));
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
+        assert_eq!(left.memory, Some(100));
+        assert_eq!(fake.tell_systemd(true), None);
+        let lowered = fake.cgroup.write(Knob::Memory, 100);
+        fake.sizing.finish_lowering(&*fake.cgroup, lowered);
+        let both = vec![(Knob::Memory, 100), (Knob::CpuQuota, 20_000)];
+        assert_eq!(fake.tell_systemd(true), Some(both));
     }
 
     /// systemd keeps a quota in hundredths of a CPU, and writes it when it wants.

@@ -15,10 +15,9 @@ use super::Sizing;
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
-/// After a resize, the shim looks this often whether kubelet has written new values: after 1 s, and
-/// twice more after pauses that each are twice as long. When kubelet grows a pod, it tells the
-/// runtime first and writes the pod's values then. When kubelet shrinks a pod, it first updates the
-/// containers (`doPodResizeAction` in kubelet's `kuberuntime_manager.go`).
+/// Number of further looks at the cgroup after a resize: 1 s, 3 s and 7 s later. kubelet writes a
+/// pod's values only after it has told the runtime about the resize. If the pod shrinks, kubelet
+/// first updates the containers (`doPodResizeAction` in kubelet's `kuberuntime_manager.go`).
 const LOOKS_AFTER_RESIZE: u32 = 3;
 
 /// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
@@ -27,15 +26,23 @@ pub(crate) struct OwnCgroup {
     cgroup: Arc<dyn PodCgroup>,
     /// The cgroup's values; `None` if the shim may not size the cgroup.
     sizing: Option<Sizing>,
+    /// The size that was last applied. `None` before the first; `Some(None)` for the original
+    /// values.
+    last: Option<Option<PodSize>>,
     /// Pause before the next retry.
     try_again_after: Duration,
-    /// True if a retry is scheduled.
-    is_retry_scheduled: bool,
+    /// The retry that is scheduled.
+    scheduled: Option<RetryId>,
+    next_retry: RetryId,
     /// Further looks at the values that follow the last resize.
     looks_left: u32,
     /// True once it was logged that systemd refuses the values.
     has_logged_refusal: bool,
 }
+
+/// Tells a scheduled retry from earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryId(u64);
 
 /// Slow work that is left before a size is in force. The caller carries out the work, and reports
 /// the outcome.
@@ -43,7 +50,7 @@ pub(crate) struct OwnCgroup {
 pub(crate) struct SizeWork {
     pub cgroup: Arc<dyn PodCgroup>,
     /// After this pause, the caller calls [`OwnCgroup::begin_retry`].
-    pub retry_after: Option<Duration>,
+    pub retry_after: Option<(Duration, RetryId)>,
     /// The bytes to which the caller has to lower the memory limit. The outcome goes to
     /// [`OwnCgroup::note_lowered`].
     pub memory: Option<u64>,
@@ -60,8 +67,10 @@ impl OwnCgroup {
         OwnCgroup {
             sizing: allotment.map(|allotment| Sizing::new(&*cgroup, allotment)),
             cgroup,
+            last: None,
             try_again_after: TRY_AGAIN_AFTER,
-            is_retry_scheduled: false,
+            scheduled: None,
+            next_retry: RetryId(0),
             looks_left: 0,
             has_logged_refusal: false,
         }
@@ -75,8 +84,7 @@ impl OwnCgroup {
 
     /// True if the shim sizes the cgroup, and the size that was last applied is not `wanted`.
     pub fn is_outdated(&self, wanted: impl FnOnce() -> Option<PodSize>) -> bool {
-        let last = self.sizing.as_ref().map(|sizing| sizing.last.as_ref());
-        last.is_some_and(|last| last != Some(&wanted()))
+        self.sizing.is_some() && self.last.as_ref() != Some(&wanted())
     }
 
     pub fn is_lowering_memory(&self) -> bool {
@@ -98,7 +106,8 @@ impl OwnCgroup {
         sizing.take_notes(&*self.cgroup, note_bundle);
         let news = sizing.news(&*self.cgroup);
         let is_due = left.is_due || self.looks_left > 0;
-        let retries = is_due && !self.is_retry_scheduled;
+        let retries = is_due && self.scheduled.is_none();
+        self.last = Some(wanted);
         Some(SizeWork {
             cgroup: Arc::clone(&self.cgroup),
             retry_after: retries.then(|| self.schedule_retry()),
@@ -112,29 +121,38 @@ impl OwnCgroup {
         self.looks_left = LOOKS_AFTER_RESIZE;
     }
 
-    /// Makes the pause before the next retry short again, because the wanted size has changed.
+    /// Makes the pause before the next retry short again, because the wanted size has changed. A
+    /// retry that is scheduled is forgotten.
     pub fn reset_pause(&mut self) {
         self.try_again_after = TRY_AGAIN_AFTER;
+        self.scheduled = None;
         if let Some(sizing) = &mut self.sizing {
-            sizing.forget_failures();
+            sizing.measure_again();
         }
     }
 
-    fn schedule_retry(&mut self) -> Duration {
-        self.is_retry_scheduled = true;
+    fn schedule_retry(&mut self) -> (Duration, RetryId) {
+        let id = self.next_retry;
+        self.next_retry = RetryId(id.0.wrapping_add(1));
+        self.scheduled = Some(id);
         let after = self.try_again_after;
         self.try_again_after = after.saturating_mul(2).min(TRY_AGAIN_AFTER_AT_MOST);
-        after
+        (after, id)
     }
 
-    /// Notes that the pause before the retry is over. The caller then calls [`OwnCgroup::settle`]
-    /// again.
-    pub fn begin_retry(&mut self) {
-        self.is_retry_scheduled = false;
+    /// Notes that the pause before a retry is over. If the retry was not forgotten, returns true,
+    /// and the caller calls [`OwnCgroup::settle`] again.
+    pub fn begin_retry(&mut self, id: RetryId) -> bool {
+        if self.scheduled != Some(id) {
+            return false;
+        }
+        self.scheduled = None;
         self.looks_left = self.looks_left.saturating_sub(1);
         if let Some(sizing) = &mut self.sizing {
             sizing.retry_telling();
+            sizing.measure_again();
         }
+        true
     }
 
     /// Notes the outcome of lowering the memory limit. The caller then calls [`OwnCgroup::settle`]

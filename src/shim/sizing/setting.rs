@@ -13,8 +13,8 @@ const TENTHS_AT_MOST: u128 = 9;
 /// The kernel rounds a memory limit down to whole pages. A page has at most this many bytes.
 const PAGE: u64 = 64 << 10;
 
-/// At most this many unconfirmed values are remembered. The shim tells systemd a value again at the
-/// latest after a minute, so more values would need minutes in which each attempt fails.
+/// At most this many unconfirmed values are remembered. After the first few failures, the shim tells
+/// systemd one value a minute, so older values date from minutes ago.
 const UNCONFIRMED_AT_MOST: usize = 8;
 
 /// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
@@ -22,14 +22,14 @@ const UNCONFIRMED_AT_MOST: usize = 8;
 #[derive(Debug)]
 pub(super) struct Setting {
     pub knob: Knob,
-    /// The value that the caller or another program last gave the pod. The shim never sets a higher
-    /// value.
+    /// The value that the caller or another program last gave the pod, as [`PodCgroup::read`]
+    /// returns it. The shim never sets a higher value.
     pub ceiling: u64,
     /// The part of the ceiling that is the pod's overhead. The shim adds the overhead to the size
     /// of the containers.
     pub overhead: u64,
-    /// The value that the shim wrote last. Equal to `ceiling` if the shim has written none, or if
-    /// another program has written a value since.
+    /// The value that the shim wrote last. If the shim has written none, or systemd or another
+    /// program has written a value since, the value that was found then.
     wanted: u64,
     /// The value that the kernel has stored for `wanted`, possibly rounded.
     pub written: u64,
@@ -43,14 +43,15 @@ pub(super) struct Setting {
 }
 
 /// The values that systemd may write into the cgroup at any time, for example at a daemon-reload.
-/// They were told by the shim, so they are not another program's values.
+/// If one of them appears in the cgroup, no other program has resized the pod.
 #[derive(Debug)]
 struct Told {
-    /// The value that systemd confirmed last. At first the original value.
+    /// The value that systemd confirmed last. At first the original value. If another program has
+    /// set a value since, that value.
     confirmed: u64,
     /// The value that systemd is being told.
     under_way: Option<u64>,
-    /// Values told since the confirmed one, of which systemd may know nothing.
+    /// Values that systemd was told since then, but has not confirmed.
     unconfirmed: Vec<u64>,
 }
 
@@ -130,18 +131,17 @@ impl Setting {
         let Some(now) = cgroup.read(self.knob) else {
             return Outcome::Done;
         };
-        if now != self.written && !self.told.includes(now) {
-            // Another program has given the pod a new value, which is the new ceiling.
-            self.ceiling = now;
+        if now != self.written {
+            if !self.told.includes(now) {
+                // Another program has given the pod a new value, which is the new ceiling. kubelet
+                // tells systemd the value as well, so systemd forgets the values from before.
+                self.ceiling = now;
+                self.is_overruled = true;
+                self.told.confirmed = now;
+                self.told.unconfirmed.clear();
+            }
             self.wanted = now;
             self.written = now;
-            self.is_overruled = true;
-            if !cgroup.is_managed() {
-                // A cgroup manager may write the value in `told` again, so the check above ignores
-                // this value. This cgroup has no manager, so no value is ignored: any value that
-                // another program writes is a new ceiling.
-                self.told.confirmed = now;
-            }
         }
         let value = value.saturating_add(self.overhead).min(self.ceiling);
         let value = match accounted.is_some_and(|accounted| self.exceeds(accounted)) {
@@ -168,11 +168,13 @@ impl Setting {
         }
     }
 
-    /// Handles the result of [lowering](Outcome::Lowers) a memory limit. Returns [`Outcome::Done`]
-    /// if the new limit is in force, or if the cgroup is gone. Returns [`Outcome::Later`] if the
-    /// kernel could not free the memory. Also returns it if the memory usage has risen too close to
-    /// the new limit meanwhile: only then, the former limit is restored. Returns
-    /// [`Outcome::Refused`] for any other error; the next call of `settle` does not lower the limit.
+    /// Handles the result of [lowering](Outcome::Lowers) a memory limit. The outcome is one of:
+    ///
+    /// - [`Outcome::Done`]: the new limit is in force, another program has written a value, or the
+    ///   cgroup is gone.
+    /// - [`Outcome::Later`]: the kernel could not free the memory. Or the memory usage has risen too
+    ///   close to the new limit meanwhile, and the former limit was restored.
+    /// - [`Outcome::Refused`]: another error. The next call of `settle` does not lower the limit.
     pub fn finish_lowering(&mut self, cgroup: &dyn PodCgroup, lowered: io::Result<()>) -> Outcome {
         let Lowering::UnderWay { from, to } = mem::take(&mut self.lowering) else {
             return Outcome::Done;
@@ -222,14 +224,12 @@ impl Setting {
     }
 
     /// Returns the value that systemd has to be told, and notes that it is being told. The caller
-    /// then calls [`Setting::note_told`]. `None` if there is no such value. While a memory limit is
-    /// being lowered, systemd is not told the former limit, because systemd might write it after the
-    /// kernel has the new one.
+    /// then calls [`Setting::note_told`]. `None` if there is no such value.
     pub fn take_news(&mut self) -> Option<u64> {
         let is_known = self.told.confirmed == self.written
             && self.told.unconfirmed.is_empty()
             && !self.is_overruled;
-        if is_known || self.is_being_lowered() {
+        if is_known {
             return None;
         }
         self.is_overruled = false;

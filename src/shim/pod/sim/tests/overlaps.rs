@@ -352,7 +352,7 @@ fn a_pod_has_its_size_although_kubelet_writes_its_own_afterwards() {
 #[test]
 fn systemd_is_told_a_size_again_after_a_failure() {
     let script = Script::new(|call, before| match (call, before) {
-        (EngineCall::TellManager, 3..=5) => Fault::failure(secs(1), "connection refused"),
+        (EngineCall::TellManager, 2..=4) => Fault::failure(secs(1), "connection refused"),
         _ => Fault::none(),
     });
     on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
