@@ -29,11 +29,11 @@ use containerd_shim_protos::sandbox_api::{
 };
 use containerd_shim_protos::sandbox_async::Sandbox;
 use containerd_shim_protos::types::platform::Platform;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 use ttrpc::r#async::TtrpcContext;
 
-use self::spec::spec;
+use self::spec::{is_network_closed, spec};
 use crate::calls::{CallError, CreateCall, Figures, KillCall, Kind, SandboxState, Status};
 use crate::events::{message_pid, timestamp};
 use crate::pod::Pod;
@@ -122,10 +122,10 @@ impl Sandboxes {
             })
     }
 
-    /// The OCI configuration of the sandbox. `None` if the shim has not made the sandbox.
-    async fn spec(&self) -> ttrpc::Result<Option<Value>> {
+    /// The sandbox, whose namespaces the pod's containers share.
+    async fn shared(&self) -> ttrpc::Result<usher_engine::Sandbox> {
         let shared = self.pod.ask(|actor, reply| actor.shared(reply));
-        Ok(spec(&shared.await.map_err(status)?))
+        shared.await.map_err(status)
     }
 
     async fn state(&self, id: &str) -> ttrpc::Result<SandboxState> {
@@ -140,8 +140,17 @@ impl Sandboxes {
 /// Details for a verbose SandboxStatus, which `crictl inspectp` shows beside the status. `word` is
 /// the state of the process. The JSON under the key `info` has only the fields that containerd
 /// knows from pause containers, because containerd drops all other fields.
-fn info(said: &SandboxStatusResponse, word: &str, spec: Option<Value>) -> HashMap<String, String> {
-    let info = json!({"pid": said.pid, "processStatus": word, "runtimeSpec": spec});
+fn info(
+    said: &SandboxStatusResponse,
+    word: &str,
+    sandbox: &usher_engine::Sandbox,
+) -> HashMap<String, String> {
+    let info = json!({
+        "pid": said.pid,
+        "processStatus": word,
+        "netNamespaceClosed": is_network_closed(sandbox),
+        "runtimeSpec": spec(sandbox),
+    });
     let info = [
         ("info", info.to_string()),
         ("pid", said.pid.to_string()),
@@ -271,7 +280,7 @@ impl Sandbox for Sandboxes {
             .ask(move |actor, reply| actor.start(&id, call_timeout, gone, reply));
         let started = started.await.map_err(not_created).map_err(status)?;
         let created_at = self.state(&req.sandbox_id).await?.created_at;
-        let spec = self.spec().await?.map(|spec| Any {
+        let spec = spec(&self.shared().await?).map(|spec| Any {
             type_url: SPEC.to_owned(),
             value: spec.to_string().into_bytes(),
             ..Any::new()
@@ -353,7 +362,7 @@ impl Sandbox for Sandboxes {
             }
         };
         if req.verbose {
-            said.info = info(&said, word, self.spec().await?);
+            said.info = info(&said, word, &self.shared().await?);
         }
         Ok(said)
     }

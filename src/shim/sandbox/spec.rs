@@ -1,6 +1,7 @@
 //! The OCI configuration of a sandbox without a pause container: paths of its namespaces, and its
 //! files. containerd stores it, shows it, and passes it to NRI plugins.
 
+use nix::sys::statfs::{NSFS_MAGIC, statfs};
 use serde_json::{Value, json};
 
 use usher_engine::Sandbox;
@@ -24,6 +25,20 @@ pub fn spec(sandbox: &Sandbox) -> Option<Value> {
         fields.insert("hostname".to_owned(), json!(hostname));
     }
     Some(spec)
+}
+
+/// True if the pod's network namespace was removed from its path, for example by an administrator.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "namespaces are mounted in directories that are in memory"
+)]
+pub fn is_network_closed(sandbox: &Sandbox) -> bool {
+    let own = sandbox.own.iter();
+    let mut namespaces = own.flat_map(|own| &own.namespaces);
+    let network = namespaces.find(|(kind, _)| *kind == "network");
+    network.is_some_and(|(_, path)| {
+        !statfs(path).is_ok_and(|found| found.filesystem_type() == NSFS_MAGIC)
+    })
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ fn a_sandbox_that_was_not_created_cannot_be_started() {
 fn start_and_status_answer_with_the_spec() {
     on_a_node(async |world| {
         let started = ask!(world, start_sandbox, StartSandboxRequest).unwrap();
-        let spec: Value = serde_json::from_slice(&started.spec.value).unwrap();
+        let spec: serde_json::Value = serde_json::from_slice(&started.spec.value).unwrap();
         assert_eq!(started.spec.type_url, SPEC);
         assert!(spec["linux"]["namespaces"].is_array(), "{spec}");
         let request = SandboxStatusRequest {
@@ -176,7 +176,7 @@ fn start_and_status_answer_with_the_spec() {
         let info = status.unwrap().info;
         assert_eq!(info["pid"], started.pid.to_string());
         assert_eq!(info["state"], READY);
-        let told: Value = serde_json::from_str(&info["info"]).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
         assert_eq!(told["runtimeSpec"], spec);
         assert_eq!(told["pid"], started.pid);
     });
