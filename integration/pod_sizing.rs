@@ -122,8 +122,8 @@ fn each_phase_has_its_size_and_the_end_restores_the_original() {
     // quota.
     let quota = if on_v2() { 100 } else { 250 };
     await_value("the quota", &Some(quota), || pod.cpu_limit());
-    // The shim counts 4 MiB for each of the two held containers.
-    await_memory(&pod, 96 + 8);
+    // The shim counts 8 MiB for each of the two held containers.
+    await_memory(&pod, 96 + 16);
     await_value("the weight", &weight(100), || shares(&pod));
     make(&host, "go");
     host.await_event("web", "start");
