@@ -5,6 +5,7 @@
 mod awkward_moments;
 mod bootstrap;
 mod cgroups;
+mod charged_memory;
 mod check;
 mod child_processes;
 mod containerd_down;

@@ -38,8 +38,10 @@ pub struct Effort {
     /// Number of command pairs, both for `ctr run --rm` and for `ctr task exec`. A pair is one
     /// command for each runtime.
     pairs: usize,
-    /// Number of pods that are started at once.
+    /// Number of pods of five containers that are started at once.
     burst: usize,
+    /// For `--pods`: number of pods of one container that are started at once.
+    small_pods: usize,
     /// Number of pods that run at the same time.
     pods: usize,
     /// Observation time of an idle pod.
@@ -55,15 +57,16 @@ pub struct Effort {
 impl Effort {
     fn from_arguments() -> Self {
         let quick = std::env::args().any(|argument| argument == "--quick");
-        let (pairs, burst, pods, idle, releases) = if quick {
-            (8, 6, 5, 3, 10)
+        let (pairs, burst, small_pods, pods, idle, releases) = if quick {
+            (8, 6, 6, 5, 3, 10)
         } else {
-            (40, 50, 30, 10, 25)
+            (40, 50, 100, 30, 10, 25)
         };
         let (many_pods, many_containers) = if quick { (20, 40) } else { (200, 250) };
         Self {
             pairs,
             burst,
+            small_pods,
             pods,
             idle: std::time::Duration::from_secs(idle),
             releases,

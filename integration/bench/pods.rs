@@ -39,8 +39,8 @@ pub fn print(effort: &Effort) {
     progress("pods, one after another");
     let all = times_in_turns(effort.releases);
     let many = HANDLERS.map(|handler| {
-        progress(&format!("{} pods of {}", effort.burst, handler.name()));
-        many_pods(handler, effort.burst)
+        progress(&format!("{} pods of {}", effort.small_pods, handler.name()));
+        many_pods(handler, effort.small_pods)
     });
     println!("{}\n", machine());
     if !has_controllers() {
@@ -73,7 +73,10 @@ pub fn print(effort: &Effort) {
     }
     let rows: [(String, &str, FigureOf<ManyPods>); 3] = [
         (
-            format!("{} pods of one container, started at once", effort.burst),
+            format!(
+                "{} pods of one container, started at once",
+                effort.small_pods
+            ),
             "s",
             |pods| pods.started,
         ),
