@@ -147,8 +147,11 @@ pub fn a_pods_own_resources_are_resized_in_place(case: &Case) {
     for (name, before) in ["kept", "sized"].into_iter().zip(&pods) {
         await_size(case, before, 600, 160);
         case.resize_pod(name, &of_pod(900, 256));
+        // kubelet reads the limits in the status from the cgroup, in which usher may already have
+        // set lower ones.
         let pod = case.await_pod(name, "resized", |pod| {
-            pod["status"]["resources"]["limits"]["memory"] == "256Mi"
+            let memory = pod["status"]["resources"]["limits"]["memory"].as_str();
+            memory.is_some_and(|memory| memory != "160Mi")
         });
         for container in ["proxy", "app"] {
             assert_eq!(restarts(&pod, container), 0, "{}", case.diagnosis());
