@@ -186,30 +186,40 @@ pub fn a_rule_restarts_all_containers_in_order(case: &Case) {
     case.await_ready("pod");
 }
 
-/// KEP-5307: because of an exit code, kubelet restarts one container of a pod. The pod's restart
-/// policy is `Never`.
-///
-/// usher does not know the rule, so it takes the app's exit for the end of the pod's work, and runs
-/// the pod's termination. After that, the app runs again without the other containers.
-pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
-    let app = app_under_a_rule("Restart", "witness app --run-for 1s");
-    let pod = Pod::new("pod")
+/// A pod with a sidecar, an app that a rule restarts once, and a pre-exit container. The pod's
+/// restart policy is `Never`.
+fn with_a_restarted_app() -> Pod {
+    Pod::new("pod")
         .annotation("usher/sidecars", "proxy")
         .annotation("usher/apps", "app")
         .annotation("usher/pre-exit", "flush")
-        .annotation("usher/post-exit", "clean-up")
         .annotation("usher/restart-policy", "Never")
         .probed("proxy")
         .container(witness(
             "proxy",
             &["--ready-after", "200ms", "--exit", "143"],
         ))
-        .container(app)
+        .container(app_under_a_rule("Restart", "witness app --run-for 1s"))
         .container(witness("flush", &["--run-for", "500ms"]))
+        .spec("restartPolicy", "Never")
+}
+
+/// Time of a container's last event of this kind, in nanoseconds.
+fn last(record: &Record, name: &str, what: &str) -> Option<u64> {
+    record.all(name, what).last().map(|event| event.at_ns)
+}
+
+/// KEP-5307: because of an exit code, kubelet restarts one container of a pod. The pod's restart
+/// policy is `Never`.
+///
+/// usher does not know the rule, so it takes the app's exit for the end of the pod's work, and runs
+/// the pod's termination. After that, the app runs again without the other containers.
+pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
+    let pod = with_a_restarted_app()
+        .annotation("usher/post-exit", "clean-up")
         // The container `clean-up` runs longer than kubelet's back-off. So kubelet creates the app
         // again while `clean-up` runs.
-        .container(witness("clean-up", &["--run-for", "15s"]))
-        .spec("restartPolicy", "Never");
+        .container(witness("clean-up", &["--run-for", "15s"]));
     case.create(&pod);
     case.await_ready("pod");
     case.touch("go");
@@ -230,8 +240,10 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
         ["proxy", "app", "flush", "clean-up", "app"],
         "{record}"
     );
-    let last = |name: &str, what: &str| record.all(name, what).last().map(|event| event.at_ns);
-    assert!(last("proxy", "exit") < last("app", "start"), "{record}");
+    assert!(
+        last(&record, "proxy", "exit") < last(&record, "app", "start"),
+        "{record}"
+    );
     assert_eq!(restarts(&pod, "app"), 1, "{}", case.diagnosis());
     for name in ["proxy", "app", "flush", "clean-up"] {
         assert_eq!(exit_code(&pod, name), Some(0), "{}", case.diagnosis());
@@ -242,22 +254,7 @@ pub fn an_app_restarted_by_a_rule_runs_after_the_termination(case: &Case) {
 /// the pod's run. So the app starts again beside its sidecar, and the defer containers run after
 /// the app's second exit.
 pub fn an_app_restarted_by_a_rule_that_usher_knows_keeps_its_sidecar(case: &Case) {
-    let app = app_under_a_rule("Restart", "witness app --run-for 1s");
-    let pod = Pod::new("pod")
-        .annotation("usher/sidecars", "proxy")
-        .annotation("usher/apps", "app")
-        .annotation("usher/pre-exit", "flush")
-        .annotation("usher/restart-policy", "Never")
-        .annotation("caller-restarts.usher/app", "42")
-        .probed("proxy")
-        .container(witness(
-            "proxy",
-            &["--ready-after", "200ms", "--exit", "143"],
-        ))
-        .container(app)
-        .container(witness("flush", &["--run-for", "500ms"]))
-        .spec("restartPolicy", "Never");
-    case.create(&pod);
+    case.create(&with_a_restarted_app().annotation("caller-restarts.usher/app", "42"));
     case.await_ready("pod");
     case.touch("go");
     let pod = case.await_phase("pod", "Succeeded");
@@ -267,8 +264,10 @@ pub fn an_app_restarted_by_a_rule_that_usher_knows_keeps_its_sidecar(case: &Case
         ["proxy", "app", "app", "flush"],
         "{record}"
     );
-    let last = |name: &str, what: &str| record.all(name, what).last().map(|event| event.at_ns);
-    assert!(last("app", "exit") < last("flush", "start"), "{record}");
+    assert!(
+        last(&record, "app", "exit") < last(&record, "flush", "start"),
+        "{record}"
+    );
     record.assert_before(("flush", "exit"), ("proxy", "signal"));
     assert_eq!(restarts(&pod, "app"), 1, "{}", case.diagnosis());
     for name in ["proxy", "app", "flush"] {

@@ -314,6 +314,14 @@ mod tests {
             left.is_due
         }
 
+        /// Begins to lower the memory limit to `bytes`. Returns the wanted size.
+        fn begin_lowering(&mut self, bytes: u64) -> PodSize {
+            let wanted = of(Limit::Of(Bytes(bytes)), 0);
+            let left = self.sizing.settle(&*self.cgroup, Some(&wanted), 1);
+            assert_eq!(left.memory, Some(bytes));
+            wanted
+        }
+
         /// Tells systemd the values, if there are news. Returns them.
         fn tell_systemd(&mut self, is_confirmed: bool) -> Option<Vec<(Knob, u64)>> {
             let news = self.sizing.news(&*self.cgroup)?;
@@ -372,9 +380,7 @@ mod tests {
     fn a_limit_that_another_program_writes_while_it_is_lowered_stays() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
-        let wanted = of(Limit::Of(Bytes(100)), 0);
-        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
-        assert_eq!(left.memory, Some(100));
+        fake.begin_lowering(100);
         // The limit is lowered, then the usage rises, and kubelet writes a higher limit.
         fake.set("memory.usage_in_bytes", 95);
         fake.set("memory.limit_in_bytes", 2 * CEILING);
@@ -388,9 +394,7 @@ mod tests {
     fn a_limit_that_cannot_be_lowered_is_tried_again_later() {
         let mut fake = Fake::new();
         fake.set("memory.usage_in_bytes", 1);
-        let wanted = of(Limit::Of(Bytes(100)), 0);
-        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
-        assert_eq!(left.memory, Some(100));
+        let wanted = fake.begin_lowering(100);
         let refused = io::Error::from(io::ErrorKind::PermissionDenied);
         fake.sizing.finish_lowering(&*fake.cgroup, Err(refused));
         let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);

@@ -243,6 +243,12 @@ async fn size(node: &SimNode, pod: &Pod) {
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000003";
 
+/// The memory limit in MiB that systemd was told; 0 if it was told none.
+fn told(node: &SimNode) -> u64 {
+    let told = node.engine.told_systemd(UID, Knob::Memory);
+    told.unwrap_or_default() >> 20
+}
+
 fn memory(node: &SimNode) -> u64 {
     node.engine.pod_size(UID, Knob::Memory) >> 20
 }
@@ -306,10 +312,7 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
     };
     on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         node.engine.lock().has_systemd = true;
-        let told = || {
-            let told = node.engine.told_systemd(UID, Knob::Memory);
-            told.unwrap_or_default() >> 20
-        };
+        let told = || told(&node);
         let kubelet_writes =
             |mebibytes: u64| node.engine.size_pod(UID, Knob::Memory, mebibytes << 20);
         size(&node, &pod).await;
@@ -357,10 +360,7 @@ fn systemd_is_told_a_size_again_after_a_failure() {
     });
     on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         node.engine.lock().has_systemd = true;
-        let told = || {
-            let told = node.engine.told_systemd(UID, Knob::Memory);
-            told.unwrap_or_default() >> 20
-        };
+        let told = || told(&node);
         size(&node, &pod).await;
         tokio::time::sleep(secs(1)).await;
         update(&pod, 200).await.unwrap();
