@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
 
 use super::{is_known, with_each, with_each_in_a_network};
@@ -105,7 +104,11 @@ fn the_verbose_status_has_the_spec_with_the_pods_network() {
         assert!(!log.contains("failed to unmarshal sandbox spec"), "{log}");
         assert_eq!(told["netNamespaceClosed"], false, "{told:#}");
         // An administrator removes the network namespace.
-        umount2(path, MntFlags::MNT_DETACH).expect("the network is unmounted");
+        let mut umount = Command::new("umount");
+        umount.args(["--lazy", path]);
+        node.enter(&mut umount);
+        let unmounted = run(umount, PATIENCE);
+        assert!(unmounted.ok(), "{}", unmounted.err());
         let told: Value = serde_json::from_str(&pod.info()["info"]).expect("JSON");
         assert_eq!(told["netNamespaceClosed"], true, "{told:#}");
         pod.end();
