@@ -618,15 +618,19 @@ pub trait PodCgroup: fmt::Debug + Send + Sync {
     /// kernel has no such value.
     fn read(&self, knob: Knob) -> Option<u64>;
 
-    /// Sets the value of a knob.
+    /// Rounds a value up to one that the kernel and the cgroup manager keep unchanged. A value that
+    /// [`read`](PodCgroup::read) has returned needs no rounding.
+    fn rounded(&self, knob: Knob, value: u64) -> u64;
+
+    /// Sets the value of a knob. The value must be rounded.
     ///
     /// # Errors
     ///
     /// The kernel's error.
     fn write(&self, knob: Knob, value: u64) -> io::Result<()>;
 
-    /// Lowers the memory limit. The kernel first reclaims memory above the new limit, which a disk
-    /// can stall.
+    /// Lowers the memory limit to a rounded value. The kernel first reclaims memory above the new
+    /// limit, which a disk can stall.
     ///
     /// # Errors
     ///

@@ -103,6 +103,10 @@ impl PodCgroup for OciPodCgroup {
         self.cgroup.read(knob)
     }
 
+    fn rounded(&self, knob: Knob, value: u64) -> u64 {
+        self.cgroup.rounded(knob, value)
+    }
+
     fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         self.cgroup.write(knob, value)
     }

@@ -241,12 +241,20 @@ impl PodCgroup for SimPodCgroup {
         Some(self.engine.pod_size(&self.uid, knob))
     }
 
+    fn rounded(&self, _: Knob, value: u64) -> u64 {
+        value
+    }
+
     fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
         let met = self.engine.lock().fault(EngineCall::WritePod, &self.uid);
         met.outcome.map_err(io::Error::other)?;
         let mut machine = self.engine.lock();
+        let interferes = std::mem::take(&mut machine.systemd_interferes);
         let pod = machine.pods.entry(self.uid.clone()).or_default();
         pod.values.insert(index(knob), value);
+        if interferes {
+            pod.values.extend(pod.told.clone());
+        }
         machine.note(Happening::PodSized { knob, value });
         Ok(())
     }

@@ -46,6 +46,8 @@ pub struct Machine {
     pub may_lower_scores: bool,
     /// True if systemd manages the cgroups of pods.
     pub has_systemd: bool,
+    /// True if systemd writes the values that it was told directly after the shim's next value.
+    pub systemd_interferes: bool,
     serials: Serial,
     /// Containers whose program was executed at any time.
     executed: BTreeSet<String>,
@@ -206,6 +208,7 @@ impl Default for Machine {
             happened: Arc::default(),
             may_lower_scores: true,
             has_systemd: false,
+            systemd_interferes: false,
             serials: 0,
             executed: BTreeSet::new(),
             free: Vec::new(),

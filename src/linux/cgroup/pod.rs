@@ -21,6 +21,9 @@ use super::{Cgroup, Place};
 /// Lowest quota that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
+/// A page of memory has at most this many bytes, and this is a multiple of each page size.
+const PAGE: u64 = 64 << 10;
+
 /// Lowest and highest shares that the kernel accepts, and lowest and highest weight.
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
@@ -102,32 +105,38 @@ impl PodCgroup {
     }
 
     /// Reads a current value; `None` if the kernel has no such value. If systemd has made the
-    /// cgroup, a CPU quota is rounded up to whole hundredths of a CPU.
+    /// cgroup, a CPU quota is [rounded](PodCgroup::rounded).
     pub fn read(&self, knob: Knob) -> Option<u64> {
-        Some(self.rounded(knob, self.values.read(knob)?))
+        let value = self.values.read(knob)?;
+        Some(match knob {
+            // kubelet writes its own value into the cgroup, and systemd may replace it by the
+            // rounded value at any time. Both count as the same value here, so that the shim does
+            // not take the replacement for a resize.
+            Knob::CpuQuota => self.rounded(knob, value),
+            Knob::Memory | Knob::CpuWeight => value,
+        })
     }
 
-    /// Sets a value. If systemd has made the cgroup, a CPU quota is rounded up to whole hundredths
-    /// of a CPU.
+    /// Rounds a value up to one that is kept unchanged. The kernel keeps memory limits in whole
+    /// pages. If systemd has made the cgroup, it keeps CPU quotas in whole hundredths of a CPU.
+    pub fn rounded(&self, knob: Knob, value: u64) -> u64 {
+        match (knob, value) {
+            (_, UNLIMITED) | (Knob::CpuWeight, _) => value,
+            (Knob::Memory, _) => value.checked_next_multiple_of(PAGE).unwrap_or(UNLIMITED),
+            (Knob::CpuQuota, _) => match self.unit().and_then(|_| self.values.period()) {
+                Some(period) => percent(value, period).saturating_mul(period) / 100,
+                None => value,
+            },
+        }
+    }
+
+    /// Sets a value, which must be [rounded](PodCgroup::rounded).
     ///
     /// # Errors
     ///
     /// The kernel's error.
     pub fn write(&self, knob: Knob, value: u64) -> io::Result<()> {
-        self.values.write(knob, self.rounded(knob, value))
-    }
-
-    /// systemd keeps a CPU quota in whole hundredths of a CPU. kubelet writes its own value into the
-    /// cgroup, and systemd may replace it by the rounded value at any time. Here both count as the
-    /// same value, so that the shim does not take the replacement for a resize.
-    fn rounded(&self, knob: Knob, value: u64) -> u64 {
-        let period = self.unit().and_then(|_| self.values.period());
-        match (knob, value, period) {
-            (_, UNLIMITED, _) | (Knob::Memory | Knob::CpuWeight, ..) | (.., None) => value,
-            (Knob::CpuQuota, _, Some(period)) => {
-                percent(value, period).saturating_mul(period) / 100
-            }
-        }
+        self.values.write(knob, value)
     }
 
     /// Computes the pod's overhead, in the unit of `knob`: the current value for the whole pod,
@@ -354,5 +363,20 @@ mod tests {
         cgroup.write(Knob::Memory, UNLIMITED).unwrap();
         let written = fs::read_to_string(directory.path().join("memory.limit_in_bytes"));
         assert_eq!(written.unwrap(), "-1");
+    }
+
+    #[test]
+    fn memory_limits_are_rounded_up_to_whole_pages_of_every_size() {
+        let (_directory, cgroup) = version_1("-1");
+        for (bytes, expected) in [
+            (0, 0),
+            (1, 64 << 10),
+            (100_000_000, 100_007_936),
+            (64 << 20, 64 << 20),
+            (UNLIMITED - 1, UNLIMITED),
+            (UNLIMITED, UNLIMITED),
+        ] {
+            assert_eq!(cgroup.rounded(Knob::Memory, bytes), expected);
+        }
     }
 }

@@ -257,9 +257,18 @@ mod tests {
         Arc::new(OciPodCgroup::new(cgroup, Reaper::default()))
     }
 
-    const CEILING: u64 = 1000 << 20;
+    const MI: u64 = 1 << 20;
 
-    /// A directory with the files of a cgroup v1, and the [`Sizing`] of this cgroup.
+    /// Original memory limit of a [`Fake`], in MiB.
+    const CEILING: u64 = 1000;
+
+    /// A size with this memory limit in MiB.
+    fn limited(mebibytes: u64) -> PodSize {
+        of(Limit::Of(Bytes(mebibytes * MI)), 0)
+    }
+
+    /// A directory with the files of a cgroup v1, and the [`Sizing`] of this cgroup. The methods take
+    /// and return memory in MiB.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -280,7 +289,7 @@ mod tests {
         fn in_directory(directory: tempfile::TempDir) -> Fake {
             let cgroup = in_directory(directory.path());
             let limit = directory.path().join("memory.limit_in_bytes");
-            fs::write(limit, CEILING.to_string()).unwrap();
+            fs::write(limit, (CEILING * MI).to_string()).unwrap();
             let sizing = Sizing::new(&*cgroup, &Allotment::default());
             Fake {
                 directory,
@@ -289,19 +298,27 @@ mod tests {
             }
         }
 
-        fn set(&self, file: &str, bytes: u64) {
-            fs::write(self.directory.path().join(file), bytes.to_string()).unwrap();
+        fn set(&self, file: &str, value: u64) {
+            fs::write(self.directory.path().join(file), value.to_string()).unwrap();
+        }
+
+        fn set_limit(&self, mebibytes: u64) {
+            self.set("memory.limit_in_bytes", mebibytes * MI);
+        }
+
+        fn set_usage(&self, mebibytes: u64) {
+            self.set("memory.usage_in_bytes", mebibytes * MI);
         }
 
         fn limit(&self) -> u64 {
-            self.cgroup.read(Knob::Memory).unwrap()
+            self.cgroup.read(Knob::Memory).unwrap() / MI
         }
 
-        /// Puts the memory limit `bytes` in force; `None` restores the original limit. All memory
-        /// of the pod counts as charged to its containers, so nothing is added to the limit.
-        /// Returns true if the limit has to be set again later.
-        fn settle(&mut self, bytes: Option<u64>) -> bool {
-            let wanted = bytes.map(|bytes| of(Limit::Of(Bytes(bytes)), 0));
+        /// Puts a memory limit in force; `None` restores the original limit. All memory of the pod
+        /// counts as charged to its containers, so nothing is added to the limit. Returns true if
+        /// the limit has to be set again later.
+        fn settle(&mut self, mebibytes: Option<u64>) -> bool {
+            let wanted = mebibytes.map(limited);
             let usage = self.cgroup.memory_usage().unwrap_or_default();
             let left = self.sizing.settle(&*self.cgroup, wanted.as_ref(), usage);
             let Some(bytes) = left.memory else {
@@ -314,11 +331,11 @@ mod tests {
             left.is_due
         }
 
-        /// Begins to lower the memory limit to `bytes`. Returns the wanted size.
-        fn begin_lowering(&mut self, bytes: u64) -> PodSize {
-            let wanted = of(Limit::Of(Bytes(bytes)), 0);
-            let left = self.sizing.settle(&*self.cgroup, Some(&wanted), 1);
-            assert_eq!(left.memory, Some(bytes));
+        /// Begins to lower the memory limit. The usage must be 1 MiB. Returns the wanted size.
+        fn begin_lowering(&mut self, mebibytes: u64) -> PodSize {
+            let wanted = limited(mebibytes);
+            let left = self.sizing.settle(&*self.cgroup, Some(&wanted), MI);
+            assert_eq!(left.memory, Some(mebibytes * MI));
             wanted
         }
 
@@ -326,7 +343,11 @@ mod tests {
         fn tell_systemd(&mut self, is_confirmed: bool) -> Option<Vec<(Knob, u64)>> {
             let news = self.sizing.news(&*self.cgroup)?;
             self.sizing.note_told(is_confirmed);
-            Some(news)
+            let news = news.into_iter().map(|(knob, value)| match knob {
+                Knob::Memory => (knob, value / MI),
+                Knob::CpuQuota | Knob::CpuWeight => (knob, value),
+            });
+            Some(news.collect())
         }
 
         fn take_notes(&mut self, note_bundle: &Path) {
@@ -338,14 +359,14 @@ mod tests {
     #[test]
     fn memory_is_lowered_only_while_less_than_nine_tenths_are_used() {
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 90);
+        fake.set_usage(90);
         assert!(fake.settle(Some(100)), "it is to be tried again");
         assert_eq!(fake.limit(), CEILING);
-        fake.set("memory.usage_in_bytes", 89);
+        fake.set_usage(89);
         assert!(!fake.settle(Some(100)));
         assert_eq!(fake.limit(), 100);
         // A higher limit applies at once.
-        fake.set("memory.usage_in_bytes", 100);
+        fake.set_usage(100);
         assert!(!fake.settle(Some(101)));
         assert_eq!(fake.limit(), 101);
     }
@@ -360,16 +381,16 @@ mod tests {
     #[test]
     fn a_value_written_by_another_program_is_the_ceiling_and_is_restored() {
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.settle(Some(100));
-        fake.set("memory.limit_in_bytes", 50);
+        fake.set_limit(50);
         fake.settle(Some(70));
         assert_eq!(fake.limit(), 50);
         fake.settle(Some(30));
         assert_eq!(fake.limit(), 30);
         fake.settle(None);
         assert_eq!(fake.limit(), 50);
-        fake.set("memory.limit_in_bytes", 2 * CEILING);
+        fake.set_limit(2 * CEILING);
         fake.settle(Some(100));
         assert_eq!(fake.limit(), 100);
         fake.settle(None);
@@ -379,11 +400,11 @@ mod tests {
     #[test]
     fn a_limit_that_another_program_writes_while_it_is_lowered_stays() {
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.begin_lowering(100);
         // The limit is lowered, then the usage rises, and kubelet writes a higher limit.
-        fake.set("memory.usage_in_bytes", 95);
-        fake.set("memory.limit_in_bytes", 2 * CEILING);
+        fake.set_usage(95);
+        fake.set_limit(2 * CEILING);
         fake.sizing.finish_lowering(&*fake.cgroup, Ok(()));
         assert_eq!(fake.limit(), 2 * CEILING);
         fake.settle(None);
@@ -393,11 +414,11 @@ mod tests {
     #[test]
     fn a_limit_that_cannot_be_lowered_is_tried_again_later() {
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         let wanted = fake.begin_lowering(100);
         let refused = io::Error::from(io::ErrorKind::PermissionDenied);
         fake.sizing.finish_lowering(&*fake.cgroup, Err(refused));
-        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), MI);
         assert_eq!((left.memory, left.is_due), (None, true));
     }
 
@@ -408,8 +429,8 @@ mod tests {
             if is_measured {
                 fake.sizing.measure_again();
             }
-            fake.set("memory.usage_in_bytes", others);
-            let wanted = of(Limit::Of(Bytes(1000)), 0);
+            fake.set_usage(others);
+            let wanted = limited(100);
             let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 0);
             if let Some(bytes) = left.memory {
                 let lowered = fake.cgroup.write(Knob::Memory, bytes);
@@ -417,26 +438,26 @@ mod tests {
             }
             fake.limit()
         };
-        assert_eq!(with_others(20, false), 1020);
-        assert_eq!(with_others(50, false), 1020);
-        assert_eq!(with_others(50, true), 1050);
+        assert_eq!(with_others(20, false), 120);
+        assert_eq!(with_others(50, false), 120);
+        assert_eq!(with_others(50, true), 150);
     }
 
     #[test]
     fn a_value_that_systemd_was_told_is_not_taken_for_another_programs() {
         let mut fake = Fake::managed();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.settle(Some(100));
         assert_eq!(fake.tell_systemd(true), Some(vec![(Knob::Memory, 100)]));
         fake.settle(Some(200));
         // At a daemon-reload systemd writes the values that it was last told.
-        fake.set("memory.limit_in_bytes", 100);
+        fake.set_limit(100);
         fake.settle(Some(300));
         assert_eq!(fake.limit(), 300);
         // systemd may know this value or the former one.
         assert_eq!(fake.tell_systemd(false), Some(vec![(Knob::Memory, 300)]));
         for written in [100, 300] {
-            fake.set("memory.limit_in_bytes", written);
+            fake.set_limit(written);
             assert!(fake.settle(Some(400)), "systemd is to be told later");
             assert_eq!(fake.limit(), 400);
         }
@@ -450,11 +471,11 @@ mod tests {
     #[test]
     fn systemd_is_told_the_value_in_force() {
         let mut fake = Fake::managed();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.settle(Some(100));
         assert_eq!(fake.tell_systemd(false), Some(vec![(Knob::Memory, 100)]));
         // systemd, which was not told, writes the original value.
-        fake.set("memory.limit_in_bytes", CEILING);
+        fake.set_limit(CEILING);
         fake.settle(None);
         fake.sizing.retry_telling();
         let told = fake.tell_systemd(true);
@@ -464,12 +485,12 @@ mod tests {
     #[test]
     fn a_former_value_is_a_new_ceiling_if_another_program_wrote_in_between() {
         let mut fake = Fake::managed();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.settle(Some(100));
         fake.tell_systemd(false);
-        fake.set("memory.limit_in_bytes", 50);
+        fake.set_limit(50);
         fake.settle(Some(70));
-        fake.set("memory.limit_in_bytes", CEILING);
+        fake.set_limit(CEILING);
         fake.settle(Some(200));
         assert_eq!(fake.limit(), 200);
     }
@@ -477,16 +498,16 @@ mod tests {
     #[test]
     fn systemd_is_told_nothing_while_the_memory_limit_is_lowered() {
         let mut fake = Fake::managed();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.set("cpu.cfs_period_us", 100_000);
         fake.set("cpu.cfs_quota_us", 50_000);
         fake.sizing = Sizing::new(&*fake.cgroup, &Allotment::default());
-        let mut wanted = of(Limit::Of(Bytes(100)), 0);
+        let mut wanted = limited(100);
         wanted.size.limits.cpu = Limit::Of(Millicores(200));
-        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), 1);
-        assert_eq!(left.memory, Some(100));
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), MI);
+        assert_eq!(left.memory, Some(100 * MI));
         assert_eq!(fake.tell_systemd(true), None);
-        let lowered = fake.cgroup.write(Knob::Memory, 100);
+        let lowered = fake.cgroup.write(Knob::Memory, 100 * MI);
         fake.sizing.finish_lowering(&*fake.cgroup, lowered);
         let both = vec![(Knob::Memory, 100), (Knob::CpuQuota, 20_000)];
         assert_eq!(fake.tell_systemd(true), Some(both));
@@ -526,7 +547,7 @@ mod tests {
         let bundle = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.settle(Some(100));
         fake.take_notes(bundle.path());
         fake.take_notes(other.path());
@@ -534,7 +555,7 @@ mod tests {
         assert_eq!(fake.limit(), 100, "the note is in another bundle by now");
         restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), CEILING);
-        fake.set("memory.limit_in_bytes", 7);
+        fake.set_limit(7);
         restore_pod_cgroup(other.path());
         assert_eq!(fake.limit(), 7);
         // Once the shim has restored the original values, it removes the note that contains them.
@@ -546,19 +567,19 @@ mod tests {
     #[test]
     fn the_overhead_is_added_up_to_the_ceiling() {
         let mut fake = Fake::new();
-        fake.set("memory.usage_in_bytes", 1);
+        fake.set_usage(1);
         fake.set("cpu.cfs_quota_us", 50_000);
         fake.set("cpu.cfs_period_us", 100_000);
         fake.set("cpu.shares", 358);
         let cgroup = in_directory(fake.directory.path());
         let allotment = Allotment {
-            memory: Some(CEILING - 30),
+            memory: Some((CEILING - 30) * MI),
             quota: Some((20_000, 50_000)),
             shares: Some(102),
         };
         fake.sizing = Sizing::new(&*cgroup, &allotment);
         let overheads: Vec<u64> = fake.sizing.settings.iter().map(|s| s.overhead).collect();
-        assert_eq!(overheads, [30, 10_000, 256]);
+        assert_eq!(overheads, [30 * MI, 10_000, 256]);
         fake.settle(Some(100));
         assert_eq!(fake.limit(), 130);
         fake.settle(Some(CEILING));

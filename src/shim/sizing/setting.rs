@@ -10,12 +10,9 @@ use usher_engine::{Knob, PodCgroup};
 /// Lowers a memory limit only while the usage is below this many tenths of the new limit.
 const TENTHS_AT_MOST: u128 = 9;
 
-/// The kernel rounds a memory limit down to whole pages. A page has at most this many bytes.
-const PAGE: u64 = 64 << 10;
-
-/// At most this many unconfirmed values are remembered. After the first few failures, the shim tells
-/// systemd one value a minute, so older values date from minutes ago.
-const UNCONFIRMED_AT_MOST: usize = 8;
+/// At most this many unconfirmed values are remembered, and as many former values. After the first
+/// few failures, the shim tells systemd one value a minute, so older values date from minutes ago.
+const REMEMBERED_AT_MOST: usize = 8;
 
 /// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
 /// set.
@@ -30,8 +27,6 @@ pub(super) struct Setting {
     pub overhead: u64,
     /// The value that the shim wrote last. If the shim has written none, or systemd or another
     /// program has written a value since, the value that was found then.
-    wanted: u64,
-    /// The value that the kernel has stored for `wanted`, possibly rounded.
     pub written: u64,
     told: Told,
     /// True if another program has set a value since the shim told systemd a value. That program
@@ -53,6 +48,9 @@ struct Told {
     under_way: Option<u64>,
     /// Values that systemd was told since then, but has not confirmed.
     unconfirmed: Vec<u64>,
+    /// Values from before the last confirmation. systemd confirms a value before it writes the
+    /// value, so a former value can still be in the cgroup until the confirmed value was read there.
+    former: Vec<u64>,
 }
 
 impl Told {
@@ -60,7 +58,47 @@ impl Told {
         self.confirmed == value
             || self.under_way == Some(value)
             || self.unconfirmed.contains(&value)
+            || self.former.contains(&value)
     }
+
+    /// Notes that the cgroup has `value`.
+    fn note_read(&mut self, value: u64) {
+        if self.confirmed == value {
+            self.former.clear();
+        }
+    }
+
+    /// Notes that another program has set `value`, and has told systemd. kubelet does so.
+    fn overrule(&mut self, value: u64) {
+        self.confirmed = value;
+        self.unconfirmed.clear();
+        self.former.clear();
+    }
+
+    /// Notes whether systemd has confirmed the value that it was told, if it was told one. If it has
+    /// not, it may know the value or not.
+    fn note_answer(&mut self, is_confirmed: bool) {
+        let Some(value) = self.under_way.take() else {
+            return;
+        };
+        if is_confirmed {
+            let before = mem::replace(&mut self.confirmed, value);
+            for former in self.unconfirmed.drain(..).chain([before]) {
+                remember(&mut self.former, former);
+            }
+        } else {
+            remember(&mut self.unconfirmed, value);
+        }
+    }
+}
+
+/// Adds a value. Drops the oldest one if there are too many.
+fn remember(values: &mut Vec<u64>, value: u64) {
+    if !values.contains(&value) {
+        values.push(value);
+    }
+    let surplus = values.len().saturating_sub(REMEMBERED_AT_MOST);
+    values.drain(..surplus);
 }
 
 /// Progress of lowering a memory limit.
@@ -97,12 +135,12 @@ impl Setting {
             knob,
             ceiling: found,
             overhead: cgroup.overhead(knob, allotment),
-            wanted: found,
             written: found,
             told: Told {
                 confirmed: found,
                 under_way: None,
                 unconfirmed: Vec::new(),
+                former: Vec::new(),
             },
             is_overruled: false,
             is_refused: false,
@@ -133,22 +171,21 @@ impl Setting {
         };
         if now != self.written {
             if !self.told.includes(now) {
-                // Another program has given the pod a new value, which is the new ceiling. kubelet
-                // tells systemd the value as well, so systemd forgets the values from before.
+                // Another program has given the pod a new value, which is the new ceiling.
                 self.ceiling = now;
                 self.is_overruled = true;
-                self.told.confirmed = now;
-                self.told.unconfirmed.clear();
+                self.told.overrule(now);
             }
-            self.wanted = now;
             self.written = now;
         }
-        let value = value.saturating_add(self.overhead).min(self.ceiling);
+        self.told.note_read(now);
+        let value = value.saturating_add(self.overhead);
+        let value = cgroup.rounded(self.knob, value).min(self.ceiling);
         let value = match accounted.is_some_and(|accounted| self.exceeds(accounted)) {
             true => value.max(now),
             false => value,
         };
-        if value == now || (value == self.wanted && now == self.written) {
+        if value == now {
             return Outcome::Done;
         }
         if self.knob == Knob::Memory && value < now {
@@ -162,7 +199,7 @@ impl Setting {
             return Outcome::Lowers(value);
         }
         match cgroup.write(self.knob, value) {
-            Ok(()) => self.wrote(cgroup, value),
+            Ok(()) => self.wrote(value),
             Err(error) if is_gone(&error) => Outcome::Done,
             Err(error) => Outcome::Refused(error),
         }
@@ -189,18 +226,17 @@ impl Setting {
                 return Outcome::Refused(error);
             }
         }
-        let now = cgroup.read(self.knob);
-        if now.is_some_and(|now| now.abs_diff(to) >= PAGE) {
+        if cgroup.read(self.knob).is_some_and(|now| now != to) {
             // Another program has written a value since. The next call of `settle` deals with that
             // value.
             return Outcome::Done;
         }
         if !leaves_room(cgroup, to) && cgroup.write(self.knob, from).is_ok() {
             // Memory usage has risen during the lowering, so the former limit was restored.
-            self.wrote(cgroup, from);
+            self.wrote(from);
             return self.failed_to_lower();
         }
-        self.wrote(cgroup, to)
+        self.wrote(to)
     }
 
     fn failed_to_lower(&mut self) -> Outcome {
@@ -208,13 +244,10 @@ impl Setting {
         Outcome::Later
     }
 
-    fn wrote(&mut self, cgroup: &dyn PodCgroup, value: u64) -> Outcome {
-        self.wanted = value;
-        let stored = cgroup.read(self.knob).unwrap_or(value);
-        // Lowering a memory limit takes time, in which another program may have written a value.
-        // The next call of `settle` deals with that value.
-        let is_foreign = self.knob == Knob::Memory && stored.abs_diff(value) >= PAGE;
-        self.written = if is_foreign { value } else { stored };
+    /// Notes that the shim has written `value`. The value is not read back: systemd or another
+    /// program may have written a value meanwhile, with which the next call of `settle` deals.
+    fn wrote(&mut self, value: u64) -> Outcome {
+        self.written = value;
         tracing::debug!(knob = ?self.knob, value, "changed a value of the pod's cgroup");
         Outcome::Done
     }
@@ -237,21 +270,9 @@ impl Setting {
         Some(self.written)
     }
 
-    /// Notes whether systemd has confirmed the value that it was told, if it was told one. If it has
-    /// not, it may know the value or not.
+    /// Notes whether systemd has confirmed the value that it was told, if it was told one.
     pub fn note_told(&mut self, is_confirmed: bool) {
-        let Some(value) = self.told.under_way.take() else {
-            return;
-        };
-        let unconfirmed = &mut self.told.unconfirmed;
-        if is_confirmed {
-            self.told.confirmed = value;
-            unconfirmed.clear();
-        } else if !unconfirmed.contains(&value) {
-            unconfirmed.push(value);
-            let surplus = unconfirmed.len().saturating_sub(UNCONFIRMED_AT_MOST);
-            unconfirmed.drain(..surplus);
-        }
+        self.told.note_answer(is_confirmed);
     }
 
     /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a

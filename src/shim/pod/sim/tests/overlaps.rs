@@ -374,6 +374,29 @@ fn systemd_is_told_a_size_again_after_a_failure() {
     });
 }
 
+/// When a container's scope ends, systemd writes the values of its slice again. It confirms a new
+/// value before it writes it.
+#[test]
+fn a_value_that_systemd_writes_at_the_same_time_does_not_stay() {
+    on_a_node_with(SimEngine::default(), async |node, pod| {
+        node.engine.lock().has_systemd = true;
+        size(&node, &pod).await;
+        let quotas = || {
+            let told = node.engine.told_systemd(UID, Knob::CpuQuota);
+            (node.engine.pod_size(UID, Knob::CpuQuota), told)
+        };
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(quotas(), (10_000, Some(10_000)));
+        node.engine.lock().systemd_interferes = true;
+        let resources = br#"{"cpu":{"quota":20000,"period":100000}}"#.to_vec();
+        let updated = pod.ask(move |actor, reply| actor.update("web", resources, reply));
+        updated.await.unwrap();
+        assert!(!node.engine.lock().systemd_interferes, "it did not write");
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(quotas(), (20_000, Some(20_000)));
+    });
+}
+
 /// An exec whose start is reported after the exit of its container was published.
 #[test]
 fn each_exec_that_was_started_has_an_exit_before_its_task_is_deleted() {
