@@ -216,12 +216,14 @@ impl Witness {
     }
 
     fn become_ready(&self) {
+        // As soon as the witness listens, a probe can succeed and release other containers. Their
+        // records have to follow this one.
+        self.recorder.write("ready", "");
         if let Some(listener) = self.listen(self.options.listen) {
             let recorder = Arc::clone(&self.recorder);
             thread::spawn(move || accept_for_ever(&listener, &recorder));
         }
         let _ = File::create(format!("{SHARED}/ready-{}", self.recorder.name));
-        self.recorder.write("ready", "");
     }
 
     fn listen(&self, port: Option<u16>) -> Option<TcpListener> {
