@@ -374,8 +374,8 @@ fn systemd_is_told_a_size_again_after_a_failure() {
     });
 }
 
-/// When a container's scope ends, systemd writes the values of its slice again. It confirms a new
-/// value before it writes it.
+/// At the end of a container's scope, systemd writes the values of its slice again. systemd confirms
+/// a new value before it writes the value.
 #[test]
 fn a_value_that_systemd_writes_at_the_same_time_does_not_stay() {
     on_a_node_with(SimEngine::default(), async |node, pod| {
