@@ -29,7 +29,8 @@ const PERIOD: u64 = 100_000;
 /// Delay of the kernel's notification of an OOM kill.
 const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
-/// Time after which systemd writes the values that it was told. It answers before.
+/// Time after which systemd writes the values that it was told. It answers before, unless the
+/// answer is delayed.
 const APPLIED_AFTER: Duration = Duration::from_millis(20);
 
 /// The values of a pod's cgroup, and the notes with the values that are to be restored.
@@ -303,6 +304,8 @@ impl PodCgroup for SimPodCgroup {
             sleep(APPLIED_AFTER).await;
             engine.reload_systemd(&uid);
         });
+        let answered = self.engine.answer(EngineCall::TellManager, &self.uid);
+        answered.await;
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 //!
 //! This cgroup is the parent of the containers' cgroups. The shim changes the cgroup only if the
 //! cgroup's name shows that it belongs to this pod alone. The values that kubelet has set are the
-//! ceiling: the shim never writes a higher value, except that it rounds a CPU quota up as systemd
-//! does.
+//! ceiling: the shim never writes a higher value, except that it rounds a CPU quota up as kubelet
+//! does for systemd.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use super::{Cgroup, Place};
 /// Lowest quota that the kernel accepts, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
-/// A page of memory has at most this many bytes, and this is a multiple of each page size.
-const PAGE: u64 = 64 << 10;
+/// A multiple of each page size (4, 16 and 64 KiB), in bytes.
+const PAGES: u64 = 64 << 10;
 
 /// Lowest and highest shares that the kernel accepts, and lowest and highest weight.
 const SHARES: (u64, u64) = (2, 262_144);
@@ -109,20 +109,20 @@ impl PodCgroup {
     pub fn read(&self, knob: Knob) -> Option<u64> {
         let value = self.values.read(knob)?;
         Some(match knob {
-            // kubelet writes its own value into the cgroup, and systemd may replace it by the
-            // rounded value at any time. Both count as the same value here, so that the shim does
-            // not take the replacement for a resize.
+            // kubelet writes its own value into the cgroup, but rounds the value that it tells
+            // systemd. systemd may write the rounded value at any time. Both count as the same value
+            // here, so that the shim does not take the rounded value for a resize.
             Knob::CpuQuota => self.rounded(knob, value),
             Knob::Memory | Knob::CpuWeight => value,
         })
     }
 
     /// Rounds a value up to one that is kept unchanged. The kernel keeps memory limits in whole
-    /// pages. If systemd has made the cgroup, it keeps CPU quotas in whole hundredths of a CPU.
+    /// pages. If systemd has made the cgroup, CPU quotas are kept in whole hundredths of a CPU.
     pub fn rounded(&self, knob: Knob, value: u64) -> u64 {
         match (knob, value) {
             (_, UNLIMITED) | (Knob::CpuWeight, _) => value,
-            (Knob::Memory, _) => value.checked_next_multiple_of(PAGE).unwrap_or(UNLIMITED),
+            (Knob::Memory, _) => value.checked_next_multiple_of(PAGES).unwrap_or(UNLIMITED),
             (Knob::CpuQuota, _) => match self.unit().and_then(|_| self.values.period()) {
                 Some(period) => percent(value, period).saturating_mul(period) / 100,
                 None => value,

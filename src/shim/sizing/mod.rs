@@ -161,14 +161,14 @@ impl Sizing {
     /// passed, if the last attempt failed, or if systemd does not manage the cgroup. Also returns
     /// `None` while the memory limit is being lowered: whatever systemd is told, it writes all
     /// values of the cgroup again, so it might write the former limit after the kernel has the new
-    /// one.
-    pub fn news(&mut self, cgroup: &dyn PodCgroup) -> Option<Vec<(Knob, u64)>> {
+    /// one. If `only_raised` is true, returns only values that are higher than before.
+    pub fn news(&mut self, cgroup: &dyn PodCgroup, only_raised: bool) -> Option<Vec<(Knob, u64)>> {
         if !cgroup.is_managed() || self.telling != Telling::Idle || self.is_lowering() {
             return None;
         }
         let settings = self.settings.iter_mut();
         let news: Vec<_> = settings
-            .filter_map(|setting| Some((setting.knob, setting.take_news()?)))
+            .filter_map(|setting| Some((setting.knob, setting.take_news(only_raised)?)))
             .collect();
         if news.is_empty() {
             return None;
@@ -341,7 +341,7 @@ mod tests {
 
         /// Tells systemd the values, if there are news. Returns them.
         fn tell_systemd(&mut self, is_confirmed: bool) -> Option<Vec<(Knob, u64)>> {
-            let news = self.sizing.news(&*self.cgroup)?;
+            let news = self.sizing.news(&*self.cgroup, false)?;
             self.sizing.note_told(is_confirmed);
             let news = news.into_iter().map(|(knob, value)| match knob {
                 Knob::Memory => (knob, value / MI),
@@ -493,6 +493,37 @@ mod tests {
         fake.set_limit(CEILING);
         fake.settle(Some(200));
         assert_eq!(fake.limit(), 200);
+    }
+
+    /// Another program writes into the cgroup, but does not tell systemd.
+    #[test]
+    fn a_value_that_systemd_was_told_before_another_programs_is_no_ceiling() {
+        let mut fake = Fake::managed();
+        fake.set_usage(1);
+        fake.settle(Some(100));
+        fake.tell_systemd(true);
+        fake.set_limit(2 * CEILING);
+        fake.settle(Some(200));
+        for is_confirmed in [false, true] {
+            fake.set_limit(100);
+            fake.settle(Some(200));
+            assert_eq!(fake.limit(), 200);
+            fake.sizing.retry_telling();
+            let told = fake.tell_systemd(is_confirmed);
+            assert_eq!(told, Some(vec![(Knob::Memory, 200)]));
+        }
+        fake.set_limit(100);
+        fake.settle(None);
+        assert_eq!(fake.limit(), 2 * CEILING);
+    }
+
+    #[test]
+    fn a_limit_is_rounded_before_it_is_set() {
+        let mut fake = Fake::new();
+        fake.set_usage(1);
+        let wanted = of(Limit::Of(Bytes(100 * MI + 1)), 0);
+        let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), MI);
+        assert_eq!(left.memory, Some(100 * MI + (64 << 10)));
     }
 
     #[test]

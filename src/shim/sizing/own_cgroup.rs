@@ -104,7 +104,10 @@ impl OwnCgroup {
         let sizing = self.sizing.as_mut()?;
         let left = sizing.settle(&*self.cgroup, wanted.as_ref(), charged);
         sizing.take_notes(&*self.cgroup, note_bundle);
-        let news = sizing.news(&*self.cgroup);
+        // kubelet tells systemd its own values soon, and these must come last. But systemd must not
+        // write a former, lower value until then.
+        let only_raised = self.looks_left == LOOKS_AFTER_RESIZE;
+        let news = sizing.news(&*self.cgroup, only_raised);
         let is_due = left.is_due || self.looks_left > 0;
         let retries = is_due && self.scheduled.is_none();
         self.last = Some(wanted);

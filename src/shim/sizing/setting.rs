@@ -12,6 +12,7 @@ const TENTHS_AT_MOST: u128 = 9;
 
 /// At most this many unconfirmed values are remembered, and as many former values. After the first
 /// few failures, the shim tells systemd one value a minute, so older values date from minutes ago.
+/// Former values are forgotten after the first success.
 const REMEMBERED_AT_MOST: usize = 8;
 
 /// A value of the pod's cgroup: the value that the caller gave, and the values that the shim has
@@ -29,9 +30,6 @@ pub(super) struct Setting {
     /// program has written a value since, the value that was found then.
     pub written: u64,
     told: Told,
-    /// True if another program has set a value since the shim told systemd a value. That program
-    /// has probably told systemd its value.
-    is_overruled: bool,
     /// True once a refusal was logged.
     pub is_refused: bool,
     lowering: Lowering,
@@ -42,14 +40,18 @@ pub(super) struct Setting {
 #[derive(Debug)]
 struct Told {
     /// The value that systemd confirmed last. At first the original value. If another program has
-    /// set a value since, that value.
+    /// set a value since, that value, because kubelet tells systemd its values as well.
     confirmed: u64,
+    /// True if another program has set `confirmed`, and the shim has not begun to tell systemd a
+    /// value since.
+    is_overruled: bool,
     /// The value that systemd is being told.
     under_way: Option<u64>,
     /// Values that systemd was told since then, but has not confirmed.
     unconfirmed: Vec<u64>,
-    /// Values from before the last confirmation. systemd confirms a value before it writes the
-    /// value, so a former value can still be in the cgroup until the confirmed value was read there.
+    /// Values from before `confirmed`. systemd may have written one of them over a newer value,
+    /// before it was told the newer value. A program that writes only the cgroup tells systemd
+    /// nothing. And systemd confirms a value before it writes the value.
     former: Vec<u64>,
 }
 
@@ -61,18 +63,39 @@ impl Told {
             || self.former.contains(&value)
     }
 
-    /// Notes that the cgroup has `value`.
+    /// True if systemd holds `value`, and will write no other value.
+    fn is_only(&self, value: u64) -> bool {
+        let is_settled = self.unconfirmed.is_empty() && self.under_way.is_none();
+        is_settled && !self.is_overruled && self.confirmed == value
+    }
+
+    /// Notes that the cgroup has `value`. If systemd holds only this value, it cannot write a
+    /// former one any more.
     fn note_read(&mut self, value: u64) {
-        if self.confirmed == value {
+        if self.is_only(value) {
             self.former.clear();
         }
     }
 
-    /// Notes that another program has set `value`, and has told systemd. kubelet does so.
-    fn overrule(&mut self, value: u64) {
-        self.confirmed = value;
-        self.unconfirmed.clear();
-        self.former.clear();
+    /// Notes that another program has set `value`. Forgets that program's value from before, which
+    /// is `ceiling`, because the program may set it again.
+    fn overrule(&mut self, value: u64, ceiling: u64) {
+        let before = mem::replace(&mut self.confirmed, value);
+        self.make_former(before);
+        self.former.retain(|former| *former != ceiling);
+        self.is_overruled = true;
+    }
+
+    /// Makes `before` and the unconfirmed values former values.
+    fn make_former(&mut self, before: u64) {
+        for value in self.unconfirmed.drain(..).chain([before]) {
+            remember(&mut self.former, value);
+        }
+    }
+
+    fn begin(&mut self, value: u64) {
+        self.is_overruled = false;
+        self.under_way = Some(value);
     }
 
     /// Notes whether systemd has confirmed the value that it was told, if it was told one. If it has
@@ -83,9 +106,7 @@ impl Told {
         };
         if is_confirmed {
             let before = mem::replace(&mut self.confirmed, value);
-            for former in self.unconfirmed.drain(..).chain([before]) {
-                remember(&mut self.former, former);
-            }
+            self.make_former(before);
         } else {
             remember(&mut self.unconfirmed, value);
         }
@@ -138,11 +159,11 @@ impl Setting {
             written: found,
             told: Told {
                 confirmed: found,
+                is_overruled: false,
                 under_way: None,
                 unconfirmed: Vec::new(),
                 former: Vec::new(),
             },
-            is_overruled: false,
             is_refused: false,
             lowering: Lowering::Idle,
         })
@@ -172,9 +193,8 @@ impl Setting {
         if now != self.written {
             if !self.told.includes(now) {
                 // Another program has given the pod a new value, which is the new ceiling.
-                self.ceiling = now;
-                self.is_overruled = true;
-                self.told.overrule(now);
+                let before = mem::replace(&mut self.ceiling, now);
+                self.told.overrule(now, before);
             }
             self.written = now;
         }
@@ -257,16 +277,14 @@ impl Setting {
     }
 
     /// Returns the value that systemd has to be told, and notes that it is being told. The caller
-    /// then calls [`Setting::note_told`]. `None` if there is no such value.
-    pub fn take_news(&mut self) -> Option<u64> {
-        let is_known = self.told.confirmed == self.written
-            && self.told.unconfirmed.is_empty()
-            && !self.is_overruled;
-        if is_known {
+    /// then calls [`Setting::note_told`]. `None` if there is no such value. If `only_raised` is
+    /// true, a value that is not higher than the one before is left for later.
+    pub fn take_news(&mut self, only_raised: bool) -> Option<u64> {
+        let is_left = only_raised && self.written <= self.told.confirmed;
+        if is_left || self.told.is_only(self.written) {
             return None;
         }
-        self.is_overruled = false;
-        self.told.under_way = Some(self.written);
+        self.told.begin(self.written);
         Some(self.written)
     }
 

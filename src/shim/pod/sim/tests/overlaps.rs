@@ -329,7 +329,7 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
                 assert_eq!(memory(&node), wanted);
                 kubelet_writes(of_kubelet);
             }
-            tokio::time::sleep(secs(1)).await;
+            tokio::time::sleep(secs(2)).await;
             assert_eq!((memory(&node), told()), (wanted, wanted));
         }
     });
@@ -371,6 +371,28 @@ fn systemd_is_told_a_size_again_after_a_failure() {
         assert_eq!(memory(&node), 300);
         tokio::time::sleep(secs(30)).await;
         assert_eq!((memory(&node), told()), (300, 300));
+    });
+}
+
+/// kubelet updates the containers of a pod that shrinks, and then tells systemd the pod's values.
+#[test]
+fn kubelets_values_are_not_lost_while_systemd_is_told_the_shims() {
+    let mut script = Script::new(|call, _| match call {
+        EngineCall::TellManager => Fault::delay(Duration::from_millis(100)),
+        _ => Fault::none(),
+    });
+    script.answers_after = |call| match call {
+        EngineCall::TellManager => Duration::from_millis(100),
+        _ => Duration::ZERO,
+    };
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        node.engine.lock().has_systemd = true;
+        size(&node, &pod).await;
+        tokio::time::sleep(secs(1)).await;
+        update(&pod, 90).await.unwrap();
+        node.engine.size_pod(UID, Knob::Memory, 80 << 20);
+        tokio::time::sleep(secs(10)).await;
+        assert_eq!((memory(&node), told(&node)), (80, 80));
     });
 }
 
