@@ -176,6 +176,14 @@ impl Containerd {
         self.mount_ns.enter(command);
     }
 
+    /// A command that unmounts `path` in that mount namespace, even if the mount is in use.
+    pub fn umount(&self, path: &str) -> Command {
+        let mut command = Command::new("umount");
+        command.args(["--lazy", path]);
+        self.enter(&mut command);
+        command
+    }
+
     /// A command that runs as root, but with another group and without capabilities, like the
     /// container through which `kubectl usher` queries a node.
     pub fn without_rights(&self, program: &Path, arguments: &[&str]) -> Command {

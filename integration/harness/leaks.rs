@@ -179,10 +179,7 @@ pub fn raze(host: &Containerd) {
     let mounts = current_mounts(host);
     let ours: Vec<&String> = mounts.difference(&host.leftovers.mounts).collect();
     for mount in ours.into_iter().rev() {
-        let mut umount = Command::new("umount");
-        umount.args(["--lazy", mount]);
-        host.enter(&mut umount);
-        run(umount, Duration::from_secs(5));
+        run(host.umount(mount), Duration::from_secs(5));
     }
     for dir in cgroups(&host.name).iter().rev() {
         let _ = fs::remove_dir(dir);

@@ -104,10 +104,7 @@ fn the_verbose_status_has_the_spec_with_the_pods_network() {
         assert!(!log.contains("failed to unmarshal sandbox spec"), "{log}");
         assert_eq!(told["netNamespaceClosed"], false, "{told:#}");
         // An administrator removes the network namespace.
-        let mut umount = Command::new("umount");
-        umount.args(["--lazy", path]);
-        node.enter(&mut umount);
-        let unmounted = run(umount, PATIENCE);
+        let unmounted = run(node.umount(path), PATIENCE);
         assert!(unmounted.ok(), "{}", unmounted.err());
         let told: Value = serde_json::from_str(&pod.info()["info"]).expect("JSON");
         assert_eq!(told["netNamespaceClosed"], true, "{told:#}");
