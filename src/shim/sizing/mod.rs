@@ -3,6 +3,7 @@
 
 mod own_cgroup;
 mod setting;
+mod told;
 
 use std::io;
 use std::path::PathBuf;
