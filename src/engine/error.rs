@@ -31,6 +31,11 @@ impl EngineError {
         EngineError::Failed(cause.to_string())
     }
 
+    /// The error of a call that needs an init process, if that process has exited.
+    pub fn init_gone() -> EngineError {
+        EngineError::Gone("its init process has exited".to_owned())
+    }
+
     /// True if the work was canceled or took too long.
     pub fn is_cut_short(&self) -> bool {
         matches!(self, EngineError::CutShort(_))

@@ -70,7 +70,7 @@ pub async fn release(
         _ = &mut gone => (take_byte(&gate).is_ok_and(|count| count > 0), true),
     };
     if !is_open {
-        return Err(EngineError::Gone("its init process has exited".to_owned()));
+        return Err(EngineError::init_gone());
     }
     // As long as this file exists, runc treats the container as not started yet.
     std::fs::remove_file(&fifo).map_err(|error| cannot("remove", error))?;
@@ -218,13 +218,7 @@ mod tests {
     #[tokio::test]
     async fn a_byte_that_an_init_wrote_before_it_died_counts_as_released() {
         let dir = tempfile::tempdir().unwrap();
-        for (written, expected) in [
-            (&b"0"[..], Ok(())),
-            (
-                b"",
-                Err(EngineError::Gone("its init process has exited".to_owned())),
-            ),
-        ] {
+        for (written, expected) in [(&b"0"[..], Ok(())), (b"", Err(EngineError::init_gone()))] {
             let (runtime, fifo) = parked(&dir.path().join(written.len().to_string()));
             let mut both_ends = OpenOptions::new();
             let mut both_ends = both_ends.read(true).write(true).open(&fifo).unwrap();

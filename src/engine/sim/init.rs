@@ -173,7 +173,7 @@ impl Init for SimInit {
             _ = gone => false,
         };
         if !lives {
-            return Err(EngineError::Gone("its init process has exited".to_owned()));
+            return Err(EngineError::init_gone());
         }
         self.engine().execute(self.serial, self.program.clone());
         self.engine().answer(EngineCall::Release, self.id()).await;

@@ -8,7 +8,9 @@ use tokio::sync::oneshot;
 use crate::calls::{CallError, Reply};
 use crate::events;
 use crate::record::What;
+use crate::sizing::OwnCgroup;
 use usher_core::lifecycle::{ActionError, ContainerId, RequestId, Wanted};
+use usher_engine::{CancelToken, EngineError};
 
 use super::Actor;
 use super::operations::infallible;
@@ -80,11 +82,17 @@ impl Actor {
         let Some(init) = task.handles.init().cloned() else {
             return then(self, id, Err(ActionError::NoInitProcess));
         };
-        let (gone, token) = (
+        let (mut gone, token) = (
             task.handles.begin_release(),
             task.handles.cancel_token().clone(),
         );
-        let release = async move { init.release(gone, &token).await };
+        let raised = self.pod_cgroup.as_ref().and_then(OwnCgroup::memory_raised);
+        let release = async move {
+            if let Some(raised) = raised {
+                wait_for(raised, &mut gone, &token).await?;
+            }
+            init.release(gone, &token).await
+        };
         let released = move |actor: &mut Actor, id: &ContainerId, outcome: Result<_, _>| {
             if let Some(task) = actor.tasks.get_mut(id) {
                 task.handles.end_release();
@@ -95,5 +103,24 @@ impl Actor {
             then(actor, id, outcome.map_err(ActionError::reported));
         };
         self.operate(id, Wanted::UntilReplaced, release, released);
+    }
+}
+
+/// Waits for the end of the time in which systemd may write a memory limit that is too low for the
+/// program. Also returns if `token` is canceled: the release then ends as a canceled one does.
+///
+/// # Errors
+///
+/// [`EngineError::Gone`] if the init process exits.
+async fn wait_for(
+    raised: impl Future<Output = ()>,
+    gone: &mut oneshot::Receiver<()>,
+    token: &CancelToken,
+) -> Result<(), EngineError> {
+    tokio::select! {
+        biased;
+        () = raised => Ok(()),
+        () = token.canceled() => Ok(()),
+        _ = gone => Err(EngineError::init_gone()),
     }
 }

@@ -134,6 +134,16 @@ impl Sizing {
         self.settings.iter().any(Setting::is_being_lowered)
     }
 
+    /// True while systemd is being told values, and may write a memory limit that is too low for the
+    /// containers in `wanted`.
+    pub fn is_raising_memory(&self, wanted: Option<&PodSize>) -> bool {
+        let needed = wanted.map_or(UNLIMITED, containers_limit);
+        let mut settings = self.settings.iter();
+        let memory = settings.find(|setting| setting.knob == Knob::Memory);
+        let may_be_too_low = memory.is_some_and(|memory| memory.may_be_too_low(needed));
+        self.telling == Telling::UnderWay && may_be_too_low
+    }
+
     /// Writes a note with the original values of the changed settings into the bundle
     /// `note_bundle`, and removes the note from an earlier bundle. If no value is changed, or there
     /// is no bundle, only removes the note. If the shim dies, `delete` restores these values.
@@ -212,21 +222,24 @@ fn report(setting: &mut Setting, error: &io::Error) {
     }
 }
 
-/// The memory limit of the pod: the sum of the wanted limit, `others`, and [`HELD_BYTES`] for each
-/// container in `wanted.held`. `others` is the memory that is charged to the pod, but to none of
-/// the containers in `wanted`: for example files in memory, leftovers of deleted containers, the
-/// sandbox. The result is [`UNLIMITED`] if the wanted limit is unlimited or 0.
+/// The memory limit of the pod: the sum of the containers' limit, `others`, and [`HELD_BYTES`] for
+/// each container in `wanted.held`. `others` is the memory that is charged to the pod, but to none
+/// of the containers in `wanted`: for example files in memory, leftovers of deleted containers, the
+/// sandbox.
 fn memory_limit(wanted: &PodSize, others: u64) -> u64 {
-    let Limit::Of(Bytes(limit)) = wanted.size.limits.memory else {
-        return UNLIMITED;
-    };
-    if limit == 0 {
-        // The size includes no container, so there is nothing to limit.
-        return UNLIMITED;
-    }
     let held = u64::try_from(wanted.held.len()).unwrap_or(u64::MAX);
     let held = held.saturating_mul(HELD_BYTES);
+    let limit = containers_limit(wanted);
     limit.saturating_add(others).saturating_add(held)
+}
+
+/// The memory limit of the containers together. [`UNLIMITED`] if this limit is unlimited or 0.
+fn containers_limit(wanted: &PodSize) -> u64 {
+    match wanted.size.limits.memory {
+        // The size includes no container, so there is nothing to limit.
+        Limit::Of(Bytes(0)) | Limit::Unlimited => UNLIMITED,
+        Limit::Of(Bytes(limit)) => limit,
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::time::timeout;
 use usher_core::lifecycle::PodSize;
 use usher_core::plan::Allotment;
 use usher_engine::{EngineError, Knob, Place, PodCgroup};
@@ -19,6 +21,10 @@ const TRY_AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 /// pod's values only after it has told the runtime about the resize. If the pod shrinks, kubelet
 /// first updates the containers (`doPodResizeAction` in kubelet's `kuberuntime_manager.go`).
 const LOOKS_AFTER_RESIZE: u32 = 3;
+
+/// Maximum time for which a container waits until systemd has confirmed a higher memory limit. A
+/// daemon-reload takes seconds on a large node. A systemd that hangs writes no former limit.
+const RAISED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cgroup that belongs to this pod alone. The shim's commands for the pod run there.
 #[derive(Debug)]
@@ -38,6 +44,9 @@ pub(crate) struct OwnCgroup {
     looks_left: u32,
     /// True once it was logged that systemd refuses the values.
     has_logged_refusal: bool,
+    /// True while systemd may write a memory limit that is too low for the containers, because it is
+    /// still being told the new one.
+    is_raising_memory: watch::Sender<bool>,
 }
 
 /// Tells a scheduled retry from earlier ones.
@@ -73,6 +82,7 @@ impl OwnCgroup {
             next_retry: RetryId(0),
             looks_left: 0,
             has_logged_refusal: false,
+            is_raising_memory: watch::Sender::new(false),
         }
     }
 
@@ -89,6 +99,19 @@ impl OwnCgroup {
 
     pub fn is_lowering_memory(&self) -> bool {
         self.sizing.as_ref().is_some_and(Sizing::is_lowering)
+    }
+
+    /// The end of the time in which systemd may write a memory limit that is too low for the
+    /// containers: it has confirmed the new limit, cannot be told, or has not answered for five
+    /// seconds. `None` if systemd holds no such limit.
+    pub fn memory_raised(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let mut raising = self.is_raising_memory.subscribe();
+        let is_raising = *raising.borrow();
+        is_raising.then_some(async move {
+            // The wait fails only if it takes too long, or the shim has let go of the cgroup.
+            let raised = raising.wait_for(|is_raising| !is_raising);
+            let _ = timeout(RAISED_WITHIN, raised).await;
+        })
     }
 
     /// Puts the size `wanted` in force; `None` restores the original values. `charged` is the
@@ -108,6 +131,9 @@ impl OwnCgroup {
         // write a former, lower value until then.
         let only_raised = self.looks_left == LOOKS_AFTER_RESIZE;
         let news = sizing.news(&*self.cgroup, only_raised);
+        let is_raising = sizing.is_raising_memory(wanted.as_ref());
+        self.is_raising_memory
+            .send_if_modified(|before| std::mem::replace(before, is_raising) != is_raising);
         let is_due = left.is_due || self.looks_left > 0;
         let retries = is_due && self.scheduled.is_none();
         self.last = Some(wanted);

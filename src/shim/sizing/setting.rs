@@ -193,6 +193,13 @@ impl Setting {
         self.told.note_answer(is_confirmed);
     }
 
+    /// True if systemd may write less than the pod can have: `needed` plus the overhead, but at most
+    /// the ceiling.
+    pub fn may_be_too_low(&self, needed: u64) -> bool {
+        let needed = needed.saturating_add(self.overhead).min(self.ceiling);
+        self.told.may_be_below(needed)
+    }
+
     /// True if the ceiling is higher than `accounted` plus the overhead. If there is an overhead, a
     /// difference of one does not count, because the overhead is rounded.
     fn exceeds(&self, accounted: u64) -> bool {

@@ -53,6 +53,12 @@ impl Told {
         is_settled && !self.is_overruled && self.confirmed == value
     }
 
+    /// True if systemd may write a value below `value`, until it has confirmed the latest value.
+    pub fn may_be_below(&self, value: u64) -> bool {
+        let told = self.unconfirmed.iter().chain(&self.under_way);
+        told.chain([&self.confirmed]).any(|told| *told < value)
+    }
+
     /// Notes that the cgroup has `value`. If systemd holds only this value, it cannot write a
     /// former one any more.
     pub fn note_read(&mut self, value: u64) {

@@ -226,19 +226,25 @@ async fn sized(node: &SimNode, pod: &Pod) {
 /// lowered it yet.
 async fn size(node: &SimNode, pod: &Pod) {
     node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
-    let mut bundle = bundle("web", Program::default());
+    let mut bundle = phased("web", 100);
+    bundle.annotations.remove("usher/sidecars");
+    create_from(node, pod, "web", bundle).await;
+    start(pod, "web").await;
+    a_moment().await;
+}
+
+/// A container with a memory limit in MiB, in a pod that has the size of its current phase.
+fn phased(name: &str, mebibytes: u64) -> SimBundle {
+    let mut bundle = bundle(name, Program::default());
     for (key, value) in [
         ("usher/cgroup-sizing", "Phase"),
         ("io.kubernetes.cri.sandbox-uid", UID),
     ] {
         bundle.annotations.insert(key.to_owned(), value.to_owned());
     }
-    bundle.annotations.remove("usher/sidecars");
-    bundle.size = Size::exactly(Millicores(100), Bytes(100 << 20));
+    bundle.size = Size::exactly(Millicores(100), Bytes(mebibytes << 20));
     bundle.pod_uid = Some(UID.to_owned());
-    create_from(node, pod, "web", bundle).await;
-    start(pod, "web").await;
-    a_moment().await;
+    bundle
 }
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000003";
@@ -416,6 +422,90 @@ fn a_value_that_systemd_writes_at_the_same_time_does_not_stay() {
         assert!(!node.engine.lock().systemd_interferes, "it did not write");
         tokio::time::sleep(secs(1)).await;
         assert_eq!(quotas(), (20_000, Some(20_000)));
+    });
+}
+
+/// Runs an init container of 100 MiB in a pod whose cgroup systemd manages. An app of 200 MiB waits
+/// for the init container. Returns when systemd has the limit of this phase.
+async fn initializing(node: &SimNode, pod: &Pod) {
+    node.engine.lock().has_systemd = true;
+    node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
+    for (name, mebibytes) in [("setup", 100), ("web", 200)] {
+        let mut bundle = phased(name, mebibytes);
+        bundle.annotations.remove("usher/sidecars");
+        let init = ("usher/init".to_owned(), "setup".to_owned());
+        bundle.annotations.extend([init]);
+        create_from(node, pod, name, bundle).await;
+        start(pod, name).await;
+    }
+    tokio::time::sleep(secs(10)).await;
+    assert_eq!((memory(node), told(node)), (108, 108));
+}
+
+/// Until systemd has been told the limit of a new phase, it may write the former one: at the end of
+/// an init container's scope, or at a daemon-reload.
+#[test]
+fn an_app_is_executed_when_systemd_holds_no_lower_limit() {
+    let script = Script::new(|call, _| match call {
+        EngineCall::TellManager => Fault::delay(Duration::from_millis(500)),
+        _ => Fault::none(),
+    });
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        initializing(&node, &pod).await;
+        node.engine.init_dies("setup", ExitStatus::Code(0));
+        let executed = async {
+            while !node.engine.lock().is_running("web") {
+                node.engine.reload_systemd(UID);
+                a_moment().await;
+            }
+        };
+        let executed = tokio::time::timeout(secs(10), executed).await;
+        executed.expect("it is executed");
+        node.engine.reload_systemd(UID);
+        assert!(memory(&node) >= 200, "it has {}", memory(&node));
+    });
+}
+
+#[test]
+fn an_app_waits_for_systemd_for_five_seconds_at_most() {
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::TellManager, 4..) => Fault::failure(secs(30), "no answer"),
+        _ => Fault::none(),
+    });
+    for is_killed in [false, true] {
+        script.begun.lock().unwrap().clear();
+        let engine = SimEngine::with_fault_plan(script.clone());
+        on_a_node_with(engine, async |node, pod| {
+            initializing(&node, &pod).await;
+            node.engine.init_dies("setup", ExitStatus::Code(0));
+            tokio::time::sleep(secs(4)).await;
+            assert!(!node.engine.lock().is_running("web"));
+            if is_killed {
+                kill(&pod, "web", 9).await;
+                let ended = pod.ask(|actor, reply| actor.wait("web", "", reply));
+                let ended = tokio::time::timeout(Duration::from_millis(500), ended).await;
+                assert_eq!(ended.expect("it ends").unwrap().code, 137);
+            } else {
+                tokio::time::sleep(secs(2)).await;
+                assert!(node.engine.lock().is_running("web"));
+            }
+        });
+    }
+}
+
+#[test]
+fn an_app_does_not_wait_for_systemd_after_systemctl_has_failed() {
+    let script = Script::new(|call, before| match (call, before) {
+        (EngineCall::TellManager, 4..) => Fault::failure(secs(2), "connection refused"),
+        _ => Fault::none(),
+    });
+    on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
+        initializing(&node, &pod).await;
+        node.engine.init_dies("setup", ExitStatus::Code(0));
+        for expected in [false, true] {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            assert_eq!(node.engine.lock().is_running("web"), expected);
+        }
     });
 }
 
