@@ -281,8 +281,8 @@ mod tests {
         of(Limit::Of(Bytes(mebibytes * MI)), 0)
     }
 
-    /// A directory with the files of a cgroup v1, and the [`Sizing`] of this cgroup. The methods take
-    /// and return memory in MiB.
+    /// A directory with the files of a cgroup v1, and the [`Sizing`] of this cgroup. The pod uses
+    /// 1 MiB of memory. The methods take and return memory in MiB.
     struct Fake {
         directory: tempfile::TempDir,
         cgroup: Arc<dyn PodCgroup>,
@@ -305,11 +305,13 @@ mod tests {
             let limit = directory.path().join("memory.limit_in_bytes");
             fs::write(limit, (CEILING * MI).to_string()).unwrap();
             let sizing = Sizing::new(&*cgroup, &Allotment::default());
-            Fake {
+            let fake = Fake {
                 directory,
                 cgroup,
                 sizing,
-            }
+            };
+            fake.set_usage(1);
+            fake
         }
 
         fn set(&self, file: &str, value: u64) {
@@ -345,7 +347,7 @@ mod tests {
             left.is_due
         }
 
-        /// Begins to lower the memory limit. The usage must be 1 MiB. Returns the wanted size.
+        /// Begins to lower the memory limit. Returns the wanted size.
         fn begin_lowering(&mut self, mebibytes: u64) -> PodSize {
             let wanted = limited(mebibytes);
             let left = self.sizing.settle(&*self.cgroup, Some(&wanted), MI);
@@ -388,6 +390,7 @@ mod tests {
     #[test]
     fn no_limit_is_lowered_while_the_memory_usage_is_unknown() {
         let mut fake = Fake::new();
+        fs::remove_file(fake.directory.path().join("memory.usage_in_bytes")).unwrap();
         assert!(fake.settle(Some(100)));
         assert_eq!(fake.limit(), CEILING);
     }
@@ -395,7 +398,6 @@ mod tests {
     #[test]
     fn a_value_written_by_another_program_is_the_ceiling_and_is_restored() {
         let mut fake = Fake::new();
-        fake.set_usage(1);
         fake.settle(Some(100));
         fake.set_limit(50);
         fake.settle(Some(70));
@@ -414,7 +416,6 @@ mod tests {
     #[test]
     fn a_limit_that_another_program_writes_while_it_is_lowered_stays() {
         let mut fake = Fake::new();
-        fake.set_usage(1);
         fake.begin_lowering(100);
         // The limit is lowered, then the usage rises, and kubelet writes a higher limit.
         fake.set_usage(95);
@@ -428,7 +429,6 @@ mod tests {
     #[test]
     fn a_limit_that_cannot_be_lowered_is_tried_again_later() {
         let mut fake = Fake::new();
-        fake.set_usage(1);
         let wanted = fake.begin_lowering(100);
         let refused = io::Error::from(io::ErrorKind::PermissionDenied);
         fake.sizing.finish_lowering(&*fake.cgroup, Err(refused));
@@ -460,7 +460,6 @@ mod tests {
     #[test]
     fn a_value_that_systemd_was_told_is_not_taken_for_another_programs() {
         let mut fake = Fake::managed();
-        fake.set_usage(1);
         fake.settle(Some(100));
         assert_eq!(fake.tell_systemd(true), Some(vec![(Knob::Memory, 100)]));
         fake.settle(Some(200));
@@ -485,7 +484,6 @@ mod tests {
     #[test]
     fn systemd_is_told_the_value_in_force() {
         let mut fake = Fake::managed();
-        fake.set_usage(1);
         fake.settle(Some(100));
         assert_eq!(fake.tell_systemd(false), Some(vec![(Knob::Memory, 100)]));
         // systemd, which was not told, writes the original value.
@@ -499,7 +497,6 @@ mod tests {
     #[test]
     fn a_former_value_is_a_new_ceiling_if_another_program_wrote_in_between() {
         let mut fake = Fake::managed();
-        fake.set_usage(1);
         fake.settle(Some(100));
         fake.tell_systemd(false);
         fake.set_limit(50);
@@ -513,7 +510,6 @@ mod tests {
     #[test]
     fn a_value_that_systemd_was_told_before_another_programs_is_no_ceiling() {
         let mut fake = Fake::managed();
-        fake.set_usage(1);
         fake.settle(Some(100));
         fake.tell_systemd(true);
         fake.set_limit(2 * CEILING);
@@ -534,7 +530,6 @@ mod tests {
     #[test]
     fn a_limit_is_rounded_before_it_is_set() {
         let mut fake = Fake::new();
-        fake.set_usage(1);
         let wanted = of(Limit::Of(Bytes(100 * MI + 1)), 0);
         let left = fake.sizing.settle(&*fake.cgroup, Some(&wanted), MI);
         assert_eq!(left.memory, Some(100 * MI + (64 << 10)));
@@ -543,7 +538,6 @@ mod tests {
     #[test]
     fn systemd_is_told_nothing_while_the_memory_limit_is_lowered() {
         let mut fake = Fake::managed();
-        fake.set_usage(1);
         fake.set("cpu.cfs_period_us", 100_000);
         fake.set("cpu.cfs_quota_us", 50_000);
         fake.sizing = Sizing::new(&*fake.cgroup, &Allotment::default());
@@ -592,7 +586,6 @@ mod tests {
         let bundle = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let mut fake = Fake::new();
-        fake.set_usage(1);
         fake.settle(Some(100));
         fake.take_notes(bundle.path());
         fake.take_notes(other.path());
@@ -612,7 +605,6 @@ mod tests {
     #[test]
     fn the_overhead_is_added_up_to_the_ceiling() {
         let mut fake = Fake::new();
-        fake.set_usage(1);
         fake.set("cpu.cfs_quota_us", 50_000);
         fake.set("cpu.cfs_period_us", 100_000);
         fake.set("cpu.shares", 358);

@@ -102,8 +102,8 @@ impl OwnCgroup {
     }
 
     /// The end of the time in which systemd may write a memory limit that is too low for the
-    /// containers: it has confirmed the new limit, cannot be told, or has not answered for five
-    /// seconds. `None` if systemd holds no such limit.
+    /// containers: it has confirmed the new limit, cannot be told, or has not answered in time.
+    /// `None` if systemd holds no such limit.
     pub fn memory_raised(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let mut raising = self.is_raising_memory.subscribe();
         let is_raising = *raising.borrow();
@@ -132,8 +132,7 @@ impl OwnCgroup {
         let only_raised = self.looks_left == LOOKS_AFTER_RESIZE;
         let news = sizing.news(&*self.cgroup, only_raised);
         let is_raising = sizing.is_raising_memory(wanted.as_ref());
-        self.is_raising_memory
-            .send_if_modified(|before| std::mem::replace(before, is_raising) != is_raising);
+        self.is_raising_memory.send_replace(is_raising);
         let is_due = left.is_due || self.looks_left > 0;
         let retries = is_due && self.scheduled.is_none();
         self.last = Some(wanted);

@@ -192,6 +192,32 @@ async fn create(node: &SimNode, pod: &Pod, id: &str, program: Program) -> i32 {
     create_from(node, pod, id, bundle(id, program)).await
 }
 
+const UID: &str = "0a1b2c3d-0000-4000-8000-000000000002";
+
+/// A container with a memory limit in MiB, in a pod that has the size of its current phase.
+fn phased(name: &str, mebibytes: u64, program: Program) -> SimBundle {
+    let mut bundle = bundle(name, program);
+    for (key, value) in [
+        ("usher/cgroup-sizing", "Phase"),
+        ("io.kubernetes.cri.sandbox-uid", UID),
+    ] {
+        bundle.annotations.insert(key.to_owned(), value.to_owned());
+    }
+    bundle.size = Size::exactly(Millicores(100), Bytes(mebibytes << 20));
+    bundle.pod_uid = Some(UID.to_owned());
+    bundle
+}
+
+/// The pod's memory limit in MiB.
+fn memory(node: &SimNode) -> u64 {
+    node.engine.pod_size(UID, Knob::Memory) >> 20
+}
+
+/// Sets the pod's memory limit in MiB, as kubelet does.
+fn set_memory(node: &SimNode, mebibytes: u64) {
+    node.engine.size_pod(UID, Knob::Memory, mebibytes << 20);
+}
+
 async fn create_from(node: &SimNode, pod: &Pod, id: &str, bundle: SimBundle) -> i32 {
     let directory = PathBuf::from(format!("/bundles/{id}"));
     node.engine.put(&directory, bundle);
@@ -322,44 +348,29 @@ fn a_sidecar_whose_score_may_not_be_lowered_lives_with_it_and_its_next_life_has_
 
 #[test]
 fn a_pod_keeps_its_memory_as_long_as_somebody_uses_that() {
-    const UID: &str = "0a1b2c3d-0000-4000-8000-000000000002";
-    const MEBIBYTE: u64 = 1 << 20;
     on_a_node(async |node, pod| {
-        let of = |id, mebibytes, program| {
-            let mut bundle = bundle(id, program);
-            let annotations = [
-                ("usher/cgroup-sizing", "Phase"),
-                ("io.kubernetes.cri.sandbox-uid", UID),
-            ];
-            let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            bundle.annotations.extend(annotations);
-            bundle.size = Size::exactly(Millicores(100), Bytes(mebibytes * MEBIBYTE));
-            bundle.pod_uid = Some(UID.to_owned());
-            bundle
-        };
         let slow = Program {
             on_stop: OnStop::Ends(Duration::from_secs(20), ExitStatus::Code(0)),
             ..Program::default()
         };
-        let memory = || node.engine.pod_size(UID, Knob::Memory) / MEBIBYTE;
-        let uses = |id, mebibytes| node.engine.lock().uses_memory(id, mebibytes * MEBIBYTE);
-        node.engine.size_pod(UID, Knob::Memory, 1_000 * MEBIBYTE);
-        create_from(&node, &pod, "proxy", of("proxy", 100, slow)).await;
+        let uses = |id, mebibytes: u64| node.engine.lock().uses_memory(id, mebibytes << 20);
+        set_memory(&node, 1_000);
+        create_from(&node, &pod, "proxy", phased("proxy", 100, slow)).await;
         start(&pod, "proxy").await;
-        create_from(&node, &pod, "web", of("web", 800, Program::default())).await;
+        create_from(&node, &pod, "web", phased("web", 800, Program::default())).await;
         start(&pod, "web").await;
         a_moment().await;
-        assert_eq!(memory(), 900);
+        assert_eq!(memory(&node), 900);
         // When the app has exited, the run is complete, and the sidecar takes some time to exit.
         uses("proxy", 95);
         node.engine.init_dies("web", ExitStatus::Code(0));
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(memory(), 900);
+        assert_eq!(memory(&node), 900);
         uses("proxy", 50);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(memory(), 100);
+        assert_eq!(memory(&node), 100);
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(memory(), 1_000);
+        assert_eq!(memory(&node), 1_000);
     });
 }
 

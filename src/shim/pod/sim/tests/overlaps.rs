@@ -225,38 +225,18 @@ async fn sized(node: &SimNode, pod: &Pod) {
 /// Starts the same pod as `sized`, but does not check the limit, because the kernel may not have
 /// lowered it yet.
 async fn size(node: &SimNode, pod: &Pod) {
-    node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
-    let mut bundle = phased("web", 100);
+    set_memory(node, 1_000);
+    let mut bundle = phased("web", 100, Program::default());
     bundle.annotations.remove("usher/sidecars");
     create_from(node, pod, "web", bundle).await;
     start(pod, "web").await;
     a_moment().await;
 }
 
-/// A container with a memory limit in MiB, in a pod that has the size of its current phase.
-fn phased(name: &str, mebibytes: u64) -> SimBundle {
-    let mut bundle = bundle(name, Program::default());
-    for (key, value) in [
-        ("usher/cgroup-sizing", "Phase"),
-        ("io.kubernetes.cri.sandbox-uid", UID),
-    ] {
-        bundle.annotations.insert(key.to_owned(), value.to_owned());
-    }
-    bundle.size = Size::exactly(Millicores(100), Bytes(mebibytes << 20));
-    bundle.pod_uid = Some(UID.to_owned());
-    bundle
-}
-
-const UID: &str = "0a1b2c3d-0000-4000-8000-000000000003";
-
 /// The memory limit in MiB that systemd was told; 0 if it was told none.
 fn told(node: &SimNode) -> u64 {
     let told = node.engine.told_systemd(UID, Knob::Memory);
     told.unwrap_or_default() >> 20
-}
-
-fn memory(node: &SimNode) -> u64 {
-    node.engine.pod_size(UID, Knob::Memory) >> 20
 }
 
 #[test]
@@ -319,8 +299,6 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
     on_a_node_with(SimEngine::with_fault_plan(script), async |node, pod| {
         node.engine.lock().has_systemd = true;
         let told = || told(&node);
-        let kubelet_writes =
-            |mebibytes: u64| node.engine.size_pod(UID, Knob::Memory, mebibytes << 20);
         size(&node, &pod).await;
         tokio::time::sleep(secs(1)).await;
         assert_eq!((memory(&node), told()), (100, 100));
@@ -328,12 +306,12 @@ fn a_pod_is_lowered_although_systemd_writes_a_former_limit_meanwhile() {
         for (of_kubelet, wanted, again_after) in
             [(400, 100, None), (200, 50, None), (200, 60, Some(15))]
         {
-            kubelet_writes(of_kubelet);
+            set_memory(&node, of_kubelet);
             update(&pod, wanted).await.unwrap();
             if let Some(after) = again_after {
                 tokio::time::sleep(ms(after)).await;
                 assert_eq!(memory(&node), wanted);
-                kubelet_writes(of_kubelet);
+                set_memory(&node, of_kubelet);
             }
             tokio::time::sleep(secs(2)).await;
             assert_eq!((memory(&node), told()), (wanted, wanted));
@@ -350,7 +328,7 @@ fn a_pod_has_its_size_although_kubelet_writes_its_own_afterwards() {
             update(&pod, 150).await.unwrap();
             assert_eq!(memory(&node), 150);
             tokio::time::sleep(secs(after)).await;
-            node.engine.size_pod(UID, Knob::Memory, of_kubelet << 20);
+            set_memory(&node, of_kubelet);
             tokio::time::sleep(secs(5)).await;
             assert_eq!(memory(&node), 150);
         }
@@ -396,7 +374,7 @@ fn kubelets_values_are_not_lost_while_systemd_is_told_the_shims() {
         size(&node, &pod).await;
         tokio::time::sleep(secs(1)).await;
         update(&pod, 90).await.unwrap();
-        node.engine.size_pod(UID, Knob::Memory, 80 << 20);
+        set_memory(&node, 80);
         tokio::time::sleep(secs(10)).await;
         assert_eq!((memory(&node), told(&node)), (80, 80));
     });
@@ -429,9 +407,9 @@ fn a_value_that_systemd_writes_at_the_same_time_does_not_stay() {
 /// for the init container. Returns when systemd has the limit of this phase.
 async fn initializing(node: &SimNode, pod: &Pod) {
     node.engine.lock().has_systemd = true;
-    node.engine.size_pod(UID, Knob::Memory, 1_000 << 20);
+    set_memory(node, 1_000);
     for (name, mebibytes) in [("setup", 100), ("web", 200)] {
-        let mut bundle = phased(name, mebibytes);
+        let mut bundle = phased(name, mebibytes, Program::default());
         bundle.annotations.remove("usher/sidecars");
         let init = ("usher/init".to_owned(), "setup".to_owned());
         bundle.annotations.extend([init]);
